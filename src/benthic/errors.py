@@ -1,0 +1,64 @@
+"""Every error that Benthic raises for a user's mistake or for the world's, in one tree.
+
+    BenthicError
+    |-- ConfigError (ValueError)          a configuration file, field or override
+    |-- CheckpointError                   files of weights: missing, unexpected, misshapen, corrupt
+    |-- KernelInputError (ValueError)     shapes, dtypes or values that an operation cannot take
+    |-- ExactnessError                    this machine's products depend on neighbouring rows
+    |-- RequestError (ValueError)         one request, refused; the others go on
+    |   |-- PromptTooLong
+    |   |-- BadSchema
+    |   `-- Cancelled
+    |-- CapacityError                     no room now; the same request may succeed later
+    `-- DataError (ValueError)            training data
+
+A message says what was wrong, the value, and what would be right. Programmer mistakes assert instead.
+"""
+
+
+class BenthicError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(BenthicError, ValueError):
+    """A configuration file, field or override is wrong."""
+
+
+class CheckpointError(BenthicError):
+    """Weights could not be read or written as asked."""
+
+
+class KernelInputError(BenthicError, ValueError):
+    """An operation was given tensors or values that it cannot take."""
+
+
+class ExactnessError(BenthicError):
+    """A row's bits depend on its neighbours on this machine, and no remedy held."""
+
+
+class RequestError(BenthicError, ValueError):
+    """One request is refused. `param` names the offending field, where there is one."""
+
+    def __init__(self, message: str, *, param: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+
+
+class PromptTooLong(RequestError):
+    """The prompt leaves no room for a token in the context."""
+
+
+class BadSchema(RequestError):
+    """A JSON schema, grammar or tool definition cannot be used."""
+
+
+class Cancelled(RequestError):
+    """The client went away or the request timed out."""
+
+
+class CapacityError(BenthicError):
+    """There is no room for this now."""
+
+
+class DataError(BenthicError, ValueError):
+    """Training data is not what it should be."""
