@@ -1,0 +1,24 @@
+"""The door of index scores."""
+
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.index_scores.reference import index_scores_ref
+from benthic.kernels.sparse_attention.tiles import KeyTiles
+
+
+def index_scores(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles) -> Tensor:
+    """Scores every entry that a group of tiles may read.
+
+    Args:
+        query: [R, Hi, di] indexer queries, rotated.
+        gamma: float32 [R, Hi] head weights, already times di^-0.5 * Hi^-0.5; may be negative.
+        keys: [num_slots, di] indexer keys, num_slots a multiple of 64.
+        tiles: the group; must have entry blocks.
+
+    Returns:
+        float32 [n, Q, entry blocks * 64], -inf where the entry is not visible.
+    """
+    if gamma.shape != query.shape[:2]:
+        raise KernelInputError(f"gamma has shape {tuple(gamma.shape)}; it must be {tuple(query.shape[:2])}")
+    return index_scores_ref(query, gamma, keys, tiles)
