@@ -1,0 +1,52 @@
+"""Which implementation of an operation runs.
+
+`"auto"` takes the numba kernel for tensors on the CPU of at most float32 and the plain reference everywhere else;
+float64 always means the reference, so that gradients can be checked. Naming an implementation is for tests, benches
+and bug hunts.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+
+Impl = Literal["auto", "reference", "cpu", "triton"]
+
+
+def uses_cpu_kernel(impl: Impl, x: Tensor) -> bool:
+    """True if an operation that has a CPU kernel should use it on `x`.
+
+    Raises:
+        KernelInputError: the named implementation cannot take this device or dtype, or does not exist.
+    """
+    fits = x.device.type == "cpu" and x.dtype != torch.float64
+    if impl == "auto":
+        return fits
+    if impl == "cpu" and not fits:
+        raise KernelInputError(
+            f"impl='cpu' got a {x.dtype} tensor on {x.device}; it takes float32, bfloat16 or float16 on cpu"
+        )
+    return impl == "cpu" or _is_reference(impl)
+
+
+def require_reference(impl: Impl, op: str) -> None:
+    """Refuses any implementation but the reference for an operation that has no other.
+
+    Raises:
+        KernelInputError: `impl` names another one.
+    """
+    if impl == "cpu":
+        raise KernelInputError(f"{op} has no impl='cpu'; it has 'auto' and 'reference'")
+    if impl != "auto":
+        _is_reference(impl)
+
+
+def _is_reference(impl: Impl) -> bool:
+    """Always False: a name that is not the reference raises."""
+    if impl == "triton":
+        raise KernelInputError("impl='triton' is not built yet; use 'auto', 'reference' or 'cpu'")
+    if impl != "reference":
+        raise KernelInputError(f"impl={impl!r} is unknown; it is one of 'auto', 'reference', 'cpu', 'triton'")
+    return False

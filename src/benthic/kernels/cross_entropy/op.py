@@ -1,0 +1,60 @@
+"""The doors of cross_entropy."""
+
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.cross_entropy.autograd import LinearCrossEntropy
+from benthic.kernels.cross_entropy.reference import token_logprobs_ref
+
+
+def token_logprobs(logits: Tensor, ids: Tensor, *, impl: Impl = "auto") -> Tensor:
+    """log-softmax of each row at one id; the one function that trainer, scorer and engine share.
+
+    Args:
+        logits: float32 [R, V].
+        ids: int64 [R].
+
+    Returns:
+        float32 [R]. The same row has the same bits in any batch.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+    """
+    if logits.dim() != 2 or ids.shape != logits.shape[:1]:
+        raise KernelInputError(
+            f"logits have shape {tuple(logits.shape)}, ids {tuple(ids.shape)}; they must be [R, V], [R]"
+        )
+    require_reference(impl, "token_logprobs")
+    return token_logprobs_ref(logits, ids)
+
+
+def linear_cross_entropy(
+    hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, block_rows: int = 1024, *, impl: Impl = "auto"
+) -> Tensor:
+    """sum_r weights[r] * -log softmax(hidden[r] . head^T)[targets[r]], without keeping the logits.
+
+    Args:
+        hidden: [R, D], any float dtype.
+        head: [V, D], any float dtype; logits are a float32 island.
+        targets: int64 [R], in 0 .. V-1 also where the weight is 0.
+        weights: float32 [R], the loss weight of each row; carries no gradient.
+        block_rows: rows whose logits exist together.
+
+    Returns:
+        float32 scalar. Rows have the bits of `token_logprobs(linear(...))`. Its gradients are deterministic; they are
+        made in the forward pass, so double backward is not possible.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+    """
+    if targets.shape != hidden.shape[:1] or weights.shape != hidden.shape[:1] or block_rows < 1:
+        raise KernelInputError(
+            f"hidden has shape {tuple(hidden.shape)}, targets {tuple(targets.shape)}, weights {tuple(weights.shape)}, "
+            f"block_rows is {block_rows}; they must be [R, D], [R], [R] and at least 1"
+        )
+    require_reference(impl, "linear_cross_entropy")
+    total: Tensor = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
+        hidden, head, targets, weights, block_rows
+    )
+    return total

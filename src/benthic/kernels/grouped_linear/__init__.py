@@ -1,0 +1,5 @@
+"""One product an expert, over contiguous groups of rows."""
+
+from benthic.kernels.grouped_linear.op import grouped_linear
+
+__all__ = ["grouped_linear"]

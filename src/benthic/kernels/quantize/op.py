@@ -1,0 +1,83 @@
+"""The doors of quantize: simulated rounding of activations and weights, and the Hadamard transform."""
+
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.quantize.autograd import straight_through
+from benthic.kernels.quantize.reference import hadamard_ref, round_fp4_ref, round_fp8_blocks_ref, round_fp8_ref
+
+WeightFormat = Literal["fp8", "fp4", "bf16", "fp32"]
+
+
+def round_trip_fp8(x: Tensor, group: int) -> Tensor:
+    """Q8: what remains of `x` after e4m3 with a power-of-two scale for each `group` values of the last dim.
+
+    Args:
+        x: [..., D], any float dtype; D divisible by `group` (128 before linears, 64 for keys).
+
+    Returns:
+        Like `x`; gradient straight through.
+
+    Raises:
+        KernelInputError: D is not a multiple of the group.
+
+    Source: model.md 3.2.
+    """
+    _check_group(x, group)
+    return straight_through(x, partial(round_fp8_ref, group=group))
+
+
+def round_trip_fp4(x: Tensor, group: int) -> Tensor:
+    """Q4: likewise in e2m1 (group 32 for index queries and keys)."""
+    _check_group(x, group)
+    return straight_through(x, partial(round_fp4_ref, group=group))
+
+
+def round_weight(weight: Tensor, format: WeightFormat) -> Tensor:
+    """The value that the official file would hold.
+
+    Args:
+        weight: [..., O, I]; leading dims are experts.
+        format: "fp8" (128 x 128 tiles), "fp4" (groups of 32 along the input; I divisible by 32), "bf16" or "fp32".
+
+    Returns:
+        Like `weight`; gradient straight through.
+
+    Source: model.md 3.1.
+    """
+    if format == "fp8":
+        return straight_through(weight, round_fp8_blocks_ref)
+    if format == "fp4":
+        _check_group(weight, 32)
+        return straight_through(weight, partial(round_fp4_ref, group=32))
+    if format == "bf16":
+        return straight_through(weight, lambda w: w.to(torch.bfloat16).to(w.dtype))
+    if format == "fp32":
+        return weight
+    raise KernelInputError(f"weight format {format!r} is unknown; it is one of 'fp8', 'fp4', 'bf16', 'fp32'")
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """x . H / sqrt(D) over the last dim, H the symmetric orthonormal Sylvester Walsh-Hadamard matrix.
+
+    Args:
+        x: [..., D], D a power of two.
+
+    Returns:
+        Like `x`; float32 inside. Its own inverse and its own transpose.
+
+    Source: model.md 2.6 step 3.
+    """
+    size = x.shape[-1]
+    if size < 1 or size & (size - 1):
+        raise KernelInputError(f"hadamard got {size} values in the last dim; it must be a power of two")
+    return hadamard_ref(x)
+
+
+def _check_group(x: Tensor, group: int) -> None:
+    if x.shape[-1] % group:
+        raise KernelInputError(f"the last dim ({x.shape[-1]}) must be a multiple of the group ({group})")

@@ -1,0 +1,31 @@
+"""The door of rms_norm."""
+
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.rms_norm.reference import rms_norm_ref
+
+
+def rms_norm(x: Tensor, gain: Tensor | None, eps: float, *, impl: Impl = "auto") -> Tensor:
+    """Divides each vector by its root mean square, then multiplies by a gain.
+
+    Args:
+        x: [..., D], any float dtype.
+        gain: [D] or None, any float dtype; taken to float32.
+        eps: added to the mean of squares.
+
+    Returns:
+        Like `x`; computed in float32 and cast once, after the gain.
+
+    Raises:
+        KernelInputError: the gain does not fit.
+
+    Source: model.md, notation. The same row has the same bits in any batch.
+    """
+    if gain is not None and gain.shape != x.shape[-1:]:
+        raise KernelInputError(
+            f"gain has shape {tuple(gain.shape)}; x has {tuple(x.shape)}, so it must be [{x.shape[-1]}]"
+        )
+    require_reference(impl, "rms_norm")
+    return rms_norm_ref(x, gain, eps)

@@ -1,0 +1,105 @@
+"""The door of rope: frequencies (plain or YaRN), tables for positions, and the rotation."""
+
+import math
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.rope.reference import apply_rope_ref
+
+
+class YarnScaling(Protocol):
+    """What `rope_frequencies` reads of a YaRN configuration."""
+
+    @property
+    def factor(self) -> float: ...
+    @property
+    def original_max_position_embeddings(self) -> int: ...
+    @property
+    def beta_fast(self) -> float: ...
+    @property
+    def beta_slow(self) -> float: ...
+
+
+class RopeTable(NamedTuple):
+    """Rotations of R rows: `cos` and `sin`, float32 [R, r/2]. Their amplitude is 1 on every path (no mscale)."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rope_frequencies(dim: int, theta: float, yarn: YarnScaling | None) -> Tensor:
+    """Angle per position of each rotating pair.
+
+    f_i = theta^(-2i/dim). YaRN divides the low frequencies by its factor: with c(b) = dim ln(L / (2 pi b)) /
+    (2 ln theta), pairs up to floor c(beta_fast) stay, pairs from ceil c(beta_slow) are divided, linear between.
+
+    Args:
+        dim: the rotary dims, r.
+        theta: the base.
+        yarn: None for plain rope, as layers of ratio 0 have it.
+
+    Returns:
+        float32 [dim/2] on the CPU.
+
+    Source: model.md 2.3.
+    """
+    frequencies = theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    if yarn is None:
+        return frequencies
+    low = max(math.floor(_yarn_pair(yarn.beta_fast, dim, theta, yarn.original_max_position_embeddings)), 0)
+    high: float = min(math.ceil(_yarn_pair(yarn.beta_slow, dim, theta, yarn.original_max_position_embeddings)), dim - 1)
+    if low == high:
+        high += 0.001
+    ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+    return frequencies * (1 - ramp) + frequencies / yarn.factor * ramp
+
+
+def _yarn_pair(rotations: float, dim: int, theta: float, original_len: int) -> float:
+    """The (fractional) pair that turns `rotations` times over the original context."""
+    return dim * math.log(original_len / (rotations * 2 * math.pi)) / (2 * math.log(theta))
+
+
+def rope_table(positions: Tensor, frequencies: Tensor) -> RopeTable:
+    """Cosines and sines of position times frequency.
+
+    Args:
+        positions: int64 [R].
+        frequencies: float32 [r/2].
+
+    Returns:
+        float32 [R, r/2] each, on the device of `positions`.
+    """
+    angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
+    return RopeTable(angles.cos(), angles.sin())
+
+
+def apply_rope(x: Tensor, table: RopeTable, inverse: bool = False, *, impl: Impl = "auto") -> Tensor:
+    """Rotates the trailing r dims of each vector by its row's angles; the leading ones pass unchanged.
+
+    Args:
+        x: [R, d] or [R, H, d], any float dtype.
+        table: rotations of the R rows; r <= d.
+        inverse: turn back by the same angles.
+
+    Returns:
+        Like `x`; the rotation in float32, cast once.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+
+    Source: model.md 2.3 (interleaved pairs). The same row has the same bits in any batch.
+    """
+    if x.dim() not in (2, 3) or x.shape[0] != table.cos.shape[0] or 2 * table.cos.shape[1] > x.shape[-1]:
+        raise KernelInputError(
+            f"x has shape {tuple(x.shape)} and the table {tuple(table.cos.shape)}; they must be [R, d] or [R, H, d] "
+            "and [R, r/2] with r <= d"
+        )
+    require_reference(impl, "apply_rope")
+    sin = -table.sin if inverse else table.sin
+    if x.dim() == 2:
+        return apply_rope_ref(x[:, None, :], table.cos, sin)[:, 0, :]
+    return apply_rope_ref(x, table.cos, sin)

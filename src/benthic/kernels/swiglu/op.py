@@ -1,0 +1,40 @@
+"""The door of swiglu."""
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.swiglu.reference import swiglu_ref
+
+
+def swiglu(
+    gate_up: Tensor,
+    limit: float,
+    weights: Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    *,
+    impl: Impl = "auto",
+) -> Tensor:
+    """silu(min(gate, limit)) * clamp(up, -limit, limit), times the routing weight before the cast.
+
+    Args:
+        gate_up: [N, 2F], gate in the first F columns, up in the last; any float dtype.
+        limit: the clamp; only from above for the gate, from both sides for up. Gradients outside are zero.
+        weights: [N] or None, one factor a row.
+        out_dtype: dtype of the result, `gate_up.dtype` if None.
+
+    Returns:
+        [N, F]; computed in float32.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+
+    Source: model.md 2.8 step 4. The same row has the same bits in any batch.
+    """
+    if gate_up.dim() != 2 or gate_up.shape[1] % 2:
+        raise KernelInputError(f"gate_up has shape {tuple(gate_up.shape)}; it must be [N, 2F]")
+    if weights is not None and weights.shape != gate_up.shape[:1]:
+        raise KernelInputError(f"weights has shape {tuple(weights.shape)}; it must be [{gate_up.shape[0]}]")
+    require_reference(impl, "swiglu")
+    return swiglu_ref(gate_up, limit, weights, gate_up.dtype if out_dtype is None else out_dtype)
