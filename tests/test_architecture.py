@@ -380,7 +380,7 @@ def test_functions_whose_bits_depend_on_neighbours_are_not_called() -> None:
     wrong = [
         f"{place(module, line)} {name}: use the exact form of kernels/precision.py"
         for module in modules()
-        if room_of(module) in EXACT_ROOMS
+        if room_of(module) in EXACT_ROOMS and module != "benthic.kernels.precision"  # the one place, for CUDA
         for name, line in inexact_calls(tree_of(modules()[module]))
     ]
     assert not wrong, "\n".join(wrong)

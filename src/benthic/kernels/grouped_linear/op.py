@@ -27,8 +27,8 @@ def grouped_linear(x: Tensor, weight: Tensor, group_ends: Tensor, *, impl: Impl 
     """
     if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[2] or group_ends.shape != weight.shape[:1]:
         raise KernelInputError(
-            f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}, group_ends {tuple(group_ends.shape)}; they must be "
-            "[N, I], [E, O, I], [E]"
+            f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}, group_ends {tuple(group_ends.shape)}; "
+            "they must be [N, I], [E, O, I], [E]"
         )
     require_reference(impl, "grouped_linear")
     if x.is_cuda and x.dtype == torch.bfloat16:

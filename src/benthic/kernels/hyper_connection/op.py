@@ -62,8 +62,8 @@ def hyper_post(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor, *, i
     """
     if output.shape != (streams.shape[0], streams.shape[2]) or comb.shape[:2] != streams.shape[:2]:
         raise KernelInputError(
-            f"output has shape {tuple(output.shape)}, streams {tuple(streams.shape)}, comb {tuple(comb.shape)}; they must "
-            "be [R, D], [R, n, D], [R, n, n]"
+            f"output has shape {tuple(output.shape)}, streams {tuple(streams.shape)}, comb {tuple(comb.shape)}; "
+            "they must be [R, D], [R, n, D], [R, n, n]"
         )
     require_reference(impl, "hyper_post")
     return hyper_post_ref(output, streams, post, comb)

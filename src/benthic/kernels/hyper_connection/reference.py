@@ -35,10 +35,10 @@ def hyper_pre_ref(
     sizes = [num_streams, num_streams, num_streams * num_streams]
     pre, post, comb = (
         part * scale[i] + offset
-        for i, (part, offset) in enumerate(zip(logits.split(sizes, -1), base.split(sizes), strict=True))
+        for i, (part, offset) in enumerate(zip(torch.split(logits, sizes, -1), torch.split(base, sizes), strict=True))
     )
     mixed = mix_streams(x, sigmoid(pre) + eps).to(streams.dtype)
-    comb = sinkhorn_recomputing(comb.unflatten(-1, (num_streams, num_streams)), eps, iters)
+    comb = sinkhorn_recomputing(torch.unflatten(comb, -1, (num_streams, num_streams)), eps, iters)
     return HyperMix(mixed, 2 * sigmoid(post), comb)
 
 

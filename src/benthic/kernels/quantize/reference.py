@@ -25,14 +25,14 @@ def power_of_two_scale(amax: Tensor, largest: float) -> Tensor:
 
 def round_fp8_ref(x: Tensor, group: int) -> Tensor:
     """Q8(x, group): e4m3 under a power-of-two scale for each run of `group` values of the last dim."""
-    grouped = wide(x).unflatten(-1, (-1, group))
+    grouped = torch.unflatten(wide(x), -1, (-1, group))
     scale = power_of_two_scale(grouped.abs().amax(-1, keepdim=True).clamp(min=FP8_FLOOR), FP8_MAX)
     return (_round_e4m3(grouped / scale) * scale).flatten(-2).to(x.dtype)
 
 
 def round_fp4_ref(x: Tensor, group: int) -> Tensor:
     """Q4(x, group): e2m1 likewise."""
-    grouped = wide(x).unflatten(-1, (-1, group))
+    grouped = torch.unflatten(wide(x), -1, (-1, group))
     scale = power_of_two_scale(grouped.abs().amax(-1, keepdim=True).clamp(min=FP4_FLOOR), FP4_MAX)
     return (_round_e2m1(grouped / scale) * scale).flatten(-2).to(x.dtype)
 
@@ -41,7 +41,7 @@ def round_fp8_blocks_ref(weight: Tensor, block: int = 128) -> Tensor:
     """Official FP8 weights: one scale for each block x block tile of the last two dims, edge tiles smaller."""
     rows, columns = weight.shape[-2:]
     padded = torch.nn.functional.pad(wide(weight), (0, -columns % block, 0, -rows % block))
-    tiles = padded.unflatten(-1, (-1, block)).unflatten(-3, (-1, block))  # [..., rows/b, b, columns/b, b]
+    tiles = torch.unflatten(torch.unflatten(padded, -1, (-1, block)), -3, (-1, block))  # [..., rows/b, b, columns/b, b]
     scale = power_of_two_scale(tiles.abs().amax((-3, -1), keepdim=True).clamp(min=FP8_FLOOR), FP8_MAX)
     rounded = (_round_e4m3(tiles / scale) * scale).flatten(-2).flatten(-3, -2)
     return rounded[..., :rows, :columns].to(weight.dtype)
@@ -53,7 +53,7 @@ def hadamard_ref(x: Tensor) -> Tensor:
     y = wide(x)
     half = 1
     while half < size:
-        a, b = y.unflatten(-1, (-1, 2, half)).unbind(-2)
+        a, b = torch.unflatten(y, -1, (-1, 2, half)).unbind(-2)
         y = torch.stack((a + b, a - b), dim=-2).flatten(-3)
         half *= 2
     return (y * size**-0.5).to(x.dtype)
