@@ -2,7 +2,7 @@
 
 A pass is a flat list of rows, one a token. Models know no cache: a layer hands this pass's entries to an
 `AttentionContext` and is told what each row may read. Two contexts exist: whole packed sequences (training and
-scoring, differentiable) and a paged cache (serving).
+scoring, differentiable) and a cache (serving).
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable
-from benthic.kernels.sparse_attention import KeyTiles
+from benthic.kernels.sparse_attention import TilePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +43,42 @@ class Rows:
 
 
 class AttentionContext(Protocol):
-    """Stores a pass's entries and says what each row may read. `layer` counts main layers, then MTP blocks."""
+    """Stores a pass's entries and says what each row may read.
+
+    `layer` counts main layers, then MTP blocks. Within a layer the calls come in the order of this list: writes
+    before reads is all the ordering that attention needs.
+    """
 
     rows: Rows
 
-    def rope(self, ratio: int, rows: str = "query") -> RopeTable:
-        """Rotations for this pass's rows in a layer of that ratio; rows="entry" for its completed blocks."""
+    def rope(self, ratio: int) -> RopeTable:
+        """Rotations of this pass's rows in a layer of that compression ratio."""
+        ...
 
-    def write_window(self, layer: int, entries: Tensor) -> Tensor:
-        """Stores kv entries [R, d] of this pass's rows; returns the buffer that window key tiles index."""
-
-    def write_raw(self, layer: int, name: str, raw: Tensor) -> Tensor:
-        """Stores the compressor's raw rows [R, 2*c*d] fp32; returns the buffer that completed blocks index."""
-
-    def write_entries(self, layer: int, name: str, entries: Tensor | None) -> Tensor:
-        """Stores the entries of the blocks completed by this pass; returns the buffer of all entries."""
+    def entry_rope(self, ratio: int) -> RopeTable:
+        """Rotations of the entries that this pass completes, at the first token of each block."""
+        ...
 
     def completed(self, ratio: int) -> CompletedBlocks | None:
-        """The compression blocks whose last token lies in this pass."""
+        """The compression blocks whose last token lies in this pass; None when there are none."""
+        ...
 
-    def tiles(self, ratio: int) -> tuple[KeyTiles, ...]:
-        """Query tiles with the key blocks they may read in a layer of that ratio."""
+    def plan(self, ratio: int) -> TilePlan:
+        """Which keys each row may read in a layer of that ratio."""
+        ...
+
+    def write_window(self, layer: int, entries: Tensor) -> Tensor:
+        """Stores the kv entries [R, d] of this pass's rows; returns the kv buffer [slots, d]."""
+        ...
+
+    def write_raw(self, layer: int, raw: Tensor) -> Tensor:
+        """Stores raw compressor rows [R, w] (kv compressor's A | B, then the indexer's); returns their buffer."""
+        ...
+
+    def write_entries(self, layer: int, entries: Tensor | None) -> Tensor:
+        """Stores completed entries [m, d] (None when there are none); returns the kv buffer, window included."""
+        ...
+
+    def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
+        """Stores completed indexer keys [m, di]; returns their buffer."""
+        ...

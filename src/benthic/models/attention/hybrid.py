@@ -1,0 +1,134 @@
+"""V4's attention: a window, compressed entries behind it, one shared key = value head, a sink (model.md 2.4).
+
+A layer's ratio says what lies behind the window: nothing (0), entries chosen by an indexer (4, CSA) or all entries
+(128, HCA). One softmax runs over window and entries together.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from benthic.kernels.precision import product_dtype, wide
+from benthic.kernels.rms_norm import rms_norm
+from benthic.kernels.rope import apply_rope
+from benthic.kernels.sparse_attention import sparse_attention
+from benthic.models.attention.compressor import Compressor
+from benthic.models.attention.index_training import layer_index_loss
+from benthic.models.attention.indexer import Indexer
+from benthic.models.config import ModelConfig
+from benthic.models.context import AttentionContext
+from benthic.models.linear import Linear, StackedLinear
+from benthic.models.norm import RMSNorm
+from benthic.models.numerics import Numerics
+from benthic.models.trace import Trace
+
+
+class HybridAttention(nn.Module):
+    """Attention of one layer; `layer` is its number in the context."""
+
+    def __init__(self, config: ModelConfig, layer: int, ratio: int, numerics: Numerics) -> None:
+        super().__init__()
+        self.layer, self.ratio, self.numerics = layer, ratio, numerics
+        self.heads, self.dim, self.rope_dim = config.num_attention_heads, config.head_dim, config.qk_rope_head_dim
+        self.rank, self.eps = config.q_lora_rank, config.rms_norm_eps
+        self.groups, self.output_rank = config.o_groups, config.o_lora_rank
+        hidden, width = config.hidden_size, self.heads * self.dim
+        self.wq_a = Linear(hidden, self.rank, numerics)
+        self.q_norm = RMSNorm(self.rank, self.eps)
+        self.wq_b = Linear(self.rank, width, numerics)
+        self.wkv = Linear(hidden, self.dim, numerics)
+        self.kv_norm = RMSNorm(self.dim, self.eps)
+        self.wo_a = Linear(width // self.groups, self.groups * self.output_rank)
+        self.wo_b = Linear(self.groups * self.output_rank, hidden, numerics)
+        self.attn_sink = nn.Parameter(torch.empty(self.heads))
+        self.compressor = Compressor(config, ratio, self.dim) if ratio else None
+        self.indexer = Indexer(config, numerics) if ratio == 4 else None
+        self.stacks = self._stack()
+
+    def _stack(self) -> dict[str, StackedLinear]:
+        """Products that share an input: of h in the activation dtype, of h in fp32, of the q latent."""
+        stacks = {"input": StackedLinear([self.wq_a, self.wkv]), "query": StackedLinear([self.wq_b])}
+        if self.compressor is not None:
+            raw = [self.compressor.wkv, self.compressor.wgate]
+            if self.indexer is not None:
+                index = self.indexer.compressor
+                raw += [index.wkv, index.wgate, self.indexer.weights_proj]
+                stacks["query"] = StackedLinear([self.wq_b, self.indexer.wq_b])
+            stacks["raw"] = StackedLinear(raw)
+        return stacks
+
+    def freeze(self) -> None:
+        """Keeps the stacked weights; call again after weights change."""
+        for stack in self.stacks.values():
+            stack.freeze()
+
+    def forward(self, h: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+        """[R, D] normed input -> [R, D]."""
+        rope = context.rope(self.ratio)
+        latent, kv = self.stacks["input"](h).split([self.rank, self.dim], dim=-1)
+        latent = self.q_norm(latent)
+        query, index_query = self._queries(latent)
+        query = apply_rope(rms_norm(query, None, self.eps), rope)
+        kv = self.numerics.kv_entry(apply_rope(self.kv_norm(kv), rope), self.rope_dim)
+        keys = context.write_window(self.layer, kv)
+        keep: list[Tensor | None] | None = None
+        if self.compressor is not None:
+            keys, keep = self._compressed(h, index_query, query, context, trace)
+        out = sparse_attention(query, keys, context.plan(self.ratio), self.attn_sink, self.dim**-0.5, keep)
+        return self._output(apply_rope(out, rope, inverse=True))
+
+    def _queries(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Per-head queries [R, H, d] and, in CSA layers, indexer queries [R, Hi, di]."""
+        rows, width = latent.shape[0], self.heads * self.dim
+        stacked = self.stacks["query"](latent)
+        query = stacked[:, :width].view(rows, self.heads, self.dim)
+        if self.indexer is None:
+            return query, None
+        return query, stacked[:, width:].view(rows, self.indexer.heads, self.indexer.dim)
+
+    def _compressed(
+        self, h: Tensor, index_query: Tensor | None, query: Tensor, context: AttentionContext, trace: Trace | None
+    ) -> tuple[Tensor, list[Tensor | None] | None]:
+        """Stores what this pass adds to the compressed side; returns the kv buffer and the indexer's choice."""
+        assert self.compressor is not None
+        blocks, plan = context.completed(self.ratio), context.plan(self.ratio)
+        products = self.stacks["raw"](wide(h))
+        width, dtype = 2 * self.compressor.width, h.dtype
+        index_width = 2 * self.indexer.compressor.width if self.indexer is not None else 0
+        raw = context.write_raw(self.layer, products[:, : width + index_width])
+        entries = None
+        if blocks is not None:
+            entries = self.compressor.entries(raw[:, :width], blocks, context.entry_rope(self.ratio), dtype)
+            entries = self.numerics.kv_entry(entries, self.rope_dim)
+        keys = context.write_entries(self.layer, entries)
+        if self.indexer is None:
+            return keys, None
+        assert index_query is not None
+        index_entries = None
+        if blocks is not None:
+            rope = context.entry_rope(self.ratio)
+            index_entries = self.indexer.compressor.entries(raw[:, width:], blocks, rope, dtype)
+            index_entries = self.numerics.index_vector(index_entries)
+        wants_loss = trace is not None and trace.wants_index_loss
+        index_keys = context.write_index(self.layer, index_entries)
+        selects = any(tiles.max_visible > self.indexer.top_k for tiles in plan.groups)
+        if not (selects or wants_loss):
+            return keys, None
+        index_query = self.numerics.index_vector(apply_rope(index_query, context.rope(self.ratio)))
+        gamma = products[:, width + index_width :] * self.indexer.gamma_scale
+        if wants_loss:
+            assert trace is not None
+            trace.index_losses[self.layer] = layer_index_loss(
+                index_query, gamma, index_keys, query, keys, plan, self.attn_sink, self.dim**-0.5, context.rows.num_rows
+            )
+        if trace is not None and trace.dense_selection:
+            return keys, None
+        return keys, self.indexer.keep(index_query, gamma, index_keys, plan)
+
+    def _output(self, out: Tensor) -> Tensor:
+        """Grouped low-rank output: [R, H, d] -> [R, D] (model.md 2.4 step 8)."""
+        rows = out.shape[0]
+        exact = product_dtype(out)
+        grouped = out.reshape(rows, self.groups, -1).transpose(0, 1).to(exact)
+        weight = self.wo_a.weight.to(exact).view(self.groups, self.output_rank, -1)
+        low = torch.bmm(grouped, weight.transpose(1, 2)).to(out.dtype)
+        return self.wo_b(low.transpose(0, 1).reshape(rows, -1))

@@ -1,0 +1,121 @@
+"""The model: embedding, blocks, head. One definition for training, scoring and serving."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benthic.kernels.linear import linear
+from benthic.kernels.precision import wide
+from benthic.models.attention import HybridAttention
+from benthic.models.block import Block
+from benthic.models.config import ModelConfig
+from benthic.models.context import AttentionContext, Rows
+from benthic.models.hyper_connection import HyperHead, head_parameters
+from benthic.models.moe import SharedExpert
+from benthic.models.mtp import MTPBlock
+from benthic.models.norm import RMSNorm
+from benthic.models.numerics import Numerics, Policy
+from benthic.models.trace import Trace
+
+
+class Transformer(nn.Module):
+    """DeepSeek-V4. Parameters carry the released names, except that routed experts are stacked per layer.
+
+    Args:
+        config: sizes.
+        numerics: "plain" or "quantized".
+        min_rows: rows that a product needs to be exact on this machine (kernels.exactness); passes carry at least
+            that many rows, and so does each expert that is hit.
+        dtype: of activations. Weights may be wider.
+
+    A row's result depends on its own prefix alone: not on the batch, the chunking or the order of rows.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        numerics: Policy = "plain",
+        *,
+        min_rows: int = 1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.config, self.min_rows, self.dtype = config, min_rows, dtype
+        self.numerics = Numerics(numerics)
+        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(
+            Block(config, index, spec, self.numerics, min_rows) for index, spec in enumerate(config.layers)
+        )
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.hc_head_fn, self.hc_head_base, self.hc_head_scale = head_parameters(config)
+        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.mtp = nn.ModuleList(
+            MTPBlock(config, config.num_hidden_layers + depth, spec, self.numerics, min_rows)
+            for depth, spec in enumerate(config.mtp_layers)
+        )
+        self.head_mix = HyperHead(config)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.embed.weight.device
+
+    def embedding(self, token_ids: Tensor) -> Tensor:
+        """int64 [R] -> [R, D] in the activation dtype."""
+        return F.embedding(token_ids, self.embed.weight).to(self.dtype)
+
+    def forward(self, rows: Rows, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+        """Runs the main layers.
+
+        Args:
+            rows: the tokens of this pass.
+            context: stores their entries and says what each row may read.
+            trace: collects routes and indexer losses, if given.
+
+        Returns:
+            The residual streams after the last layer, [R, n, D]: input of `hidden` and of `mtp_forward`.
+        """
+        streams = self.embedding(rows.token_ids)[:, None, :].expand(-1, self.config.hc_mult, -1).contiguous()
+        for block in self.layers:
+            streams = block(streams, context, trace)
+        return streams
+
+    def hidden(self, streams: Tensor) -> Tensor:
+        """[R, n, D] -> [R, D]: head mix and final norm."""
+        return self.norm(self.head_mix(streams, self.hc_head_fn, self.hc_head_scale, self.hc_head_base))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, D] -> fp32 [R, V]."""
+        return linear(wide(hidden), wide(self.head.weight))
+
+    def mtp_forward(
+        self,
+        depth: int,
+        streams: Tensor,
+        next_ids: Tensor,
+        context: AttentionContext,
+        trace: Trace | None = None,
+    ) -> Tensor:
+        """Runs MTP block `depth` on streams X_t [R, n, D] and ids of tokens t+1 [R]; returns its streams.
+
+        A row whose next token is not known may carry any id: nothing reads what it stores until that token comes.
+        """
+        block = self.mtp[depth]
+        assert isinstance(block, MTPBlock)
+        return block.draft(streams, self.embedding(next_ids), context, trace)
+
+    def mtp_hidden(self, depth: int, streams: Tensor) -> Tensor:
+        """Streams of MTP block `depth` [R, n, D] -> [R, D]; `logits` of it predict the token after next."""
+        block = self.mtp[depth]
+        assert isinstance(block, MTPBlock)
+        return block.hidden(streams)
+
+    def freeze(self) -> "Transformer":
+        """Stacks weights that share an input, for serving; call again after weights change. Bits stay the same."""
+        self.requires_grad_(False)
+        for module in self.modules():
+            if isinstance(module, HybridAttention):
+                module.freeze()
+            elif isinstance(module, SharedExpert):
+                module.stack.freeze()
+        return self.eval()
