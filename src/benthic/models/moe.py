@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import linear
-from benthic.kernels.moe_permute import moe_combine, moe_permute
+from benthic.kernels.moe_permute import moe_combine, moe_dispatch, moe_permute
 from benthic.kernels.moe_route import Routing, moe_route
 from benthic.kernels.precision import wide
 from benthic.kernels.swiglu import swiglu
@@ -53,11 +53,11 @@ class Experts(nn.Module):
     def forward(self, x: Tensor, routing: Routing) -> Tensor:
         """[T, D] and its routing -> fp32 [T, D]: the weighted sum over each row's experts, in order of choice."""
         plan = moe_permute(routing.experts, self.w13.shape[0], self.min_rows)
-        rows = self.numerics.linear_input(x).index_select(0, plan.source)
+        rows = moe_dispatch(self.numerics.linear_input(x), plan)
         weights = routing.weights.reshape(-1).index_select(0, plan.pick)
         gate_up = grouped_linear(rows, self.w13, plan.group_ends)
         inner = self.numerics.linear_input(swiglu(gate_up, self.limit, weights))
-        return moe_combine(grouped_linear(inner, self.w2, plan.group_ends), plan.slot)
+        return moe_combine(grouped_linear(inner, self.w2, plan.group_ends), plan)
 
 
 class SharedExpert(nn.Module):

@@ -108,7 +108,8 @@ class PackedContext:
         return buffer.index_copy(0, slots, entries)
 
     def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
-        assert entries is not None, "the indexer is asked only where entries exist"
+        if entries is None:
+            return torch.zeros(0)  # no entry exists, so no row scores any
         buffer = entries.new_zeros(self._num_entry_blocks[4] * BLOCK, entries.shape[-1])
         return buffer.index_copy(0, self._entry_slots[4], entries)
 

@@ -25,9 +25,6 @@ class Indexer(nn.Module):
     def keep(self, query: Tensor, gamma: Tensor, keys: Tensor, plan: TilePlan) -> list[Tensor | None]:
         """For each group of tiles the entries that stay, bool [n, Q, N]; None where all visible ones do."""
         return [
-            select_topk(index_scores(query, gamma, keys, tiles), self.top_k)
-            if tiles.max_visible > self.top_k
-            else None
+            select_topk(index_scores(query, gamma, keys, tiles), self.top_k) if tiles.max_visible > self.top_k else None
             for tiles in plan.groups
         ]
-
