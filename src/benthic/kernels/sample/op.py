@@ -1,0 +1,47 @@
+"""The door of sample."""
+
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.sample.reference import sample_ref
+
+
+def sample(
+    logits: Tensor,
+    *,
+    temperature: Tensor,
+    top_k: Tensor,
+    top_p: Tensor,
+    min_p: Tensor,
+    seeds: Tensor,
+    positions: Tensor,
+    impl: Impl = "auto",
+) -> Tensor:
+    """Draws one token a row; the draw of (seed, position) is the same in any batch.
+
+    Order: temperature, then top-k, then top-p of what is left, then min-p.
+
+    Args:
+        logits: float32 [B, V]; -inf forbids a token, NaN likewise.
+        temperature: float32 [B]; 0 takes the largest logit, the lower index on ties.
+        top_k: int64 [B]; 0 is off.
+        top_p: float32 [B] in (0, 1]; 1 is off. The best token is always kept.
+        min_p: float32 [B] in [0, 1]; 0 is off. Relative to the most likely token.
+        seeds: int64 [B].
+        positions: int64 [B], the position that the drawn token will have.
+
+    Returns:
+        int64 [B].
+
+    Raises:
+        KernelInputError: the shapes do not fit. Values are the caller's to check: this reads nothing back.
+    """
+    if logits.dim() != 2 or logits.shape[1] == 0:
+        raise KernelInputError(f"logits have shape {tuple(logits.shape)}; they must be [B, V] with V > 0")
+    for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p), ("min_p", min_p),
+                        ("seeds", seeds), ("positions", positions)):  # fmt: skip
+        if value.shape != logits.shape[:1]:
+            raise KernelInputError(f"{name} has shape {tuple(value.shape)}; it must be [{logits.shape[0]}]")
+    require_reference(impl, "sample")
+    return sample_ref(logits, temperature, top_k, top_p, min_p, seeds, positions)
