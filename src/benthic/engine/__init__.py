@@ -1,0 +1,7 @@
+"""Requests in tokens, answers in tokens. The names here load no torch; `engine.engine` and `engine.worker` run it."""
+
+from benthic.engine.config import EngineConfig
+from benthic.engine.request import Event, FinalOutput, Request, TokenEvent, TokenLogprobs
+from benthic.engine.sampling import SamplingParams
+
+__all__ = ["EngineConfig", "Event", "FinalOutput", "Request", "SamplingParams", "TokenEvent", "TokenLogprobs"]

@@ -1,0 +1,44 @@
+"""Budgets of the engine: how many requests, rows and tokens it holds at once."""
+
+from dataclasses import dataclass
+
+from benthic.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """What one engine may use. Validated here; what depends on the model is checked by `Engine`."""
+
+    max_num_seqs: int = 64
+    """Requests that run at once; more wait in order of arrival."""
+    max_batched_tokens: int = 2048
+    """Rows of one pass at most."""
+    prefill_chunk: int = 512
+    """Prompt rows in a pass that also decodes, so that a long prompt does not hold up running answers."""
+    max_model_len: int | None = None
+    """Prompt plus answer of one request, in tokens; None: the model's limit, or what `cache_bytes` can hold."""
+    max_num_waiting: int = 100_000
+    """Requests that may wait; more are refused."""
+    cache_bytes: int = 1 << 30
+    """Memory for cached entries at most. Less is taken where max_num_seqs full contexts need less."""
+    num_threads: int = 1
+    """Intra-op threads of torch on CPU. The engine sets it: the bits of small products depend on it."""
+    debug_checks: bool = False
+    """Asserts the costly laws (block conservation) after every step."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_batched_tokens", "prefill_chunk", "max_num_waiting", "num_threads"):
+            self._require_positive(name, getattr(self, name))
+        self._require_positive("cache_bytes", self.cache_bytes)
+        if self.max_model_len is not None:
+            self._require_positive("max_model_len", self.max_model_len, least=2)
+        if self.max_batched_tokens <= self.max_num_seqs:
+            raise ConfigError(
+                f"max_batched_tokens ({self.max_batched_tokens}) must be > max_num_seqs ({self.max_num_seqs}): "
+                "a pass decodes one row of every running request and leaves room for prompts"
+            )
+
+    @staticmethod
+    def _require_positive(name: str, value: object, least: int = 1) -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ConfigError(f"{name} is {value!r}; it must be an integer >= {least}")
