@@ -1,0 +1,209 @@
+"""Where everything of a packed pass lies: host arithmetic, once a pass, optionally with fixed shapes.
+
+A `PackedPlan` is a record of small tensors. With a `PackedCapacity` its shapes depend on the capacity alone, so a
+training step can be captured once and fed by `copy_`; plans can then be made in other processes.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from benthic.kernels.compress_kv import CompletedBlocks, plan_completed
+from benthic.kernels.sparse_attention import BLOCK, BlockTables, TileCapacity
+from benthic.kernels.sparse_attention.plan import TileTensors, group_tensors, plan_arrays, row_order
+from benthic.models.config import ModelConfig
+from benthic.models.context import Chunk
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCapacity:
+    """Fixed sizes of a pass: exactly `num_rows` real rows, at most `max_sequences` sequences up to `max_len` long."""
+
+    num_rows: int
+    max_sequences: int
+    max_len: int
+
+    def blocks(self, ratio: int) -> int:
+        """Most blocks of 64 that sequences can need at one entry for every `ratio` tokens, and one to spare."""
+        return self.num_rows // (BLOCK * ratio) + self.max_sequences + 1
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPlan:
+    """Slots and tiles of a packed pass.
+
+    `slots` int64 [rows]: kv buffer slot of each row. `completed[ratio]`: blocks that the sequences complete, absent
+    where there are none; `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry block.
+    """
+
+    groups: tuple[TileTensors, ...]
+    order: Tensor
+    slots: Tensor
+    completed: dict[int, CompletedBlocks]
+    entry_slots: dict[int, Tensor]
+    num_window_blocks: int
+    num_entry_blocks: dict[int, int]
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in a fixed order."""
+        found: list[Tensor] = [self.order, self.slots, *self.entry_slots.values()]
+        for blocks in self.completed.values():
+            found += [blocks.positions, blocks.sources] + ([blocks.first] if blocks.first is not None else [])
+        for group in self.groups:
+            found += [group.rows, group.positions, group.position_block, group.window, *group.entries.values()]
+            found += [group.index_entries] if group.index_entries is not None else []
+        return found
+
+    def copy_(self, other: "PackedPlan") -> None:
+        """Takes the values of a plan of the same capacity, in place."""
+        for mine, theirs in zip(self.tensors(), other.tensors(), strict=True):
+            mine.copy_(theirs, non_blocking=True)
+
+    def to(self, device: torch.device) -> "PackedPlan":
+        """The same plan on a device; itself if it is there already."""
+        if self.order.device == device:
+            return self
+        return self.map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin(self) -> "PackedPlan":
+        """The same plan in pinned memory, for copies that do not block."""
+        return self.map(torch.Tensor.pin_memory)
+
+    def map(self, move: Callable[[Tensor], Tensor]) -> "PackedPlan":
+        """Applies `move` to every tensor."""
+        return replace(
+            self,
+            groups=tuple(
+                TileTensors(
+                    move(group.rows),
+                    move(group.positions),
+                    move(group.position_block),
+                    move(group.window),
+                    {ratio: move(blocks) for ratio, blocks in group.entries.items()},
+                    None if group.index_entries is None else move(group.index_entries),
+                    group.last_position,
+                )
+                for group in self.groups
+            ),
+            order=move(self.order),
+            slots=move(self.slots),
+            completed={
+                ratio: replace(
+                    blocks,
+                    positions=move(blocks.positions),
+                    sources=move(blocks.sources),
+                    first=None if blocks.first is None else move(blocks.first),
+                )
+                for ratio, blocks in self.completed.items()
+            },
+            entry_slots={ratio: move(slots) for ratio, slots in self.entry_slots.items()},
+        )
+
+
+def plan_packed(
+    config: ModelConfig,
+    chunks: Sequence[Chunk],
+    num_rows: int,
+    *,
+    capacity: PackedCapacity | None = None,
+    on_cuda: bool = False,
+) -> PackedPlan:
+    """Plans whole sequences on the host.
+
+    Args:
+        chunks: each a whole sequence from position 0, numbered 0, 1, ... in order.
+        num_rows: rows of the pass, dummies included. With a capacity: no dummies, and equal to its `num_rows`.
+        capacity: fixes every shape.
+        on_cuda: run all tiles in one group; on CPU four at a time keep temporaries in cache. Bits are the same.
+    """
+    for number, chunk in enumerate(chunks):
+        assert chunk.start == 0, f"sequence {number} starts at {chunk.start}, not 0"
+        assert chunk.sequence == number, f"sequence {number} is numbered {chunk.sequence}"
+    _check_capacity(chunks, num_rows, capacity)
+    ratios = sorted({layer.ratio for layer in (*config.layers, *config.mtp_layers)} - {0})
+    lengths = np.array([chunk.length for chunk in chunks], dtype=np.int64)
+    starts = np.array([chunk.start_row for chunk in chunks], dtype=np.int64)
+    window, num_window_blocks = _consecutive(lengths)
+    entries, num_entry_blocks = {}, {}
+    for ratio in ratios:
+        entries[ratio], num_entry_blocks[ratio] = _consecutive(lengths // ratio)
+    tile_capacity = None
+    if capacity is not None:
+        num_window_blocks = capacity.blocks(1)
+        num_entry_blocks = {ratio: capacity.blocks(ratio) for ratio in ratios}
+        tile_capacity = TileCapacity(capacity.blocks(1), capacity.max_len)
+    tables = BlockTables(
+        window=window,
+        entries={ratio: table + num_window_blocks for ratio, table in entries.items()},
+        index_entries=entries.get(4),
+    )
+    groups = plan_arrays(chunks, tables, 1 << 30 if on_cuda else 4, tile_capacity)
+    host = torch.device("cpu")
+    completed, entry_slots = {}, {}
+    for ratio in ratios:
+        blocks = plan_completed(chunks, ratio, lambda s, p: starts[s] + p, host)
+        if blocks is None and capacity is None:
+            continue
+        assert blocks is not None, "a captured step needs a completed block of every ratio"
+        slots = entries[ratio][blocks.sequence, blocks.index // BLOCK] * BLOCK + blocks.index % BLOCK
+        if capacity is not None:
+            # Surplus places write to the spare last block, which no tile reads.
+            spare = (num_entry_blocks[ratio] - 1) * BLOCK
+            blocks, slots = _pad_completed(blocks, slots, capacity.num_rows // ratio, spare)
+        completed[ratio], entry_slots[ratio] = blocks, torch.from_numpy(slots)
+    return PackedPlan(
+        groups=tuple(group_tensors(group, host) for group in groups),
+        order=torch.from_numpy(row_order(groups, num_rows)),
+        slots=_slots(window, chunks),
+        completed=completed,
+        entry_slots=entry_slots,
+        num_window_blocks=num_window_blocks,
+        num_entry_blocks=num_entry_blocks,
+    )
+
+
+def _check_capacity(chunks: Sequence[Chunk], num_rows: int, capacity: PackedCapacity | None) -> None:
+    if capacity is None:
+        return
+    real = sum(chunk.length for chunk in chunks)
+    longest = max(chunk.length for chunk in chunks)
+    assert real == num_rows == capacity.num_rows, f"{real} real of {num_rows} rows; capacity is {capacity.num_rows}"
+    assert len(chunks) <= capacity.max_sequences, f"{len(chunks)} sequences exceed {capacity.max_sequences}"
+    assert longest <= capacity.max_len, f"a sequence of {longest} tokens exceeds {capacity.max_len}"
+
+
+def _consecutive(lengths: Ints) -> tuple[Ints, int]:
+    """Gives each sequence consecutive blocks: table [sequences, longest], and how many blocks there are (>= 1)."""
+    blocks = -(-lengths // BLOCK)
+    first = np.cumsum(blocks) - blocks
+    total = int(blocks.sum())
+    table = first[:, None] + np.arange(max(1, int(blocks.max(initial=0))))
+    return np.minimum(table, max(total - 1, 0)), max(total, 1)
+
+
+def _slots(window: Ints, chunks: Sequence[Chunk]) -> Tensor:
+    """Buffer slot of each real row."""
+    parts = [window[chunk.sequence, 0] * BLOCK + np.arange(chunk.length) for chunk in chunks]
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+
+def _pad_completed(blocks: CompletedBlocks, slots: Ints, count: int, spare: int) -> tuple[CompletedBlocks, Ints]:
+    """Repeats the first block, writing to the spare slot, up to `count` blocks."""
+    missing = count - len(slots)
+    assert missing >= 0, f"{len(slots)} completed blocks exceed the capacity of {count}"
+    first = blocks.first
+    if blocks.ratio == 4:
+        flags = np.concatenate([blocks.index == 0, np.ones(missing, dtype=bool)])
+        first = torch.from_numpy(flags[:, None, None])
+
+    def more(tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
+
+    padded = replace(blocks, positions=more(blocks.positions), sources=more(blocks.sources), first=first)
+    return padded, np.concatenate([slots, np.full(missing, spare, dtype=np.int64)])
