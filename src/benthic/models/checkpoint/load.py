@@ -1,0 +1,75 @@
+"""From files to a model: streamed piece by piece, checked before the first byte of weights is read."""
+
+from importlib import resources
+from pathlib import Path
+
+import torch
+
+from benthic.errors import CheckpointError
+from benthic.models.checkpoint.build import empty_model
+from benthic.models.checkpoint.files import CheckpointFiles
+from benthic.models.checkpoint.progress import progress_bar
+from benthic.models.checkpoint.source import FileSource, piece_of, source_pieces
+from benthic.models.config import ModelConfig
+from benthic.models.numerics import Policy
+from benthic.models.transformer import Transformer
+
+BUNDLED = ("tiny",)
+
+
+def load_model(
+    path: str | Path,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    numerics: Policy | None = None,
+    weight_dtype: torch.dtype | None = None,
+    progress: bool | None = None,
+) -> Transformer:
+    """Loads a checkpoint folder (official or Hugging Face layout, sharded or not) or the bundled model "tiny".
+
+    Quantised weights are decoded; beside the model, memory holds one matrix at a time. A model is returned whole or
+    not at all. A checkpoint without MTP tensors gives a model without MTP blocks.
+
+    Args:
+        path: folder with config.json and *.safetensors, or the name of a bundled model.
+        device: None takes CUDA where there is one, else CPU.
+        dtype: of activations; None takes float32 on CPU, bfloat16 on CUDA.
+        numerics: "plain" (None) or "quantized".
+        weight_dtype: of matrices; see `empty_model`.
+        progress: show a bar; None shows it on a terminal.
+
+    Raises:
+        CheckpointError: files absent, cut short, contradictory, or not the tensors that config.json describes; every
+            missing, unexpected and misshapen tensor is named at once.
+        ConfigError: config.json is absent or describes no model that can be built.
+    """
+    folder = resolve(path)
+    config = ModelConfig.from_json(folder)
+    with CheckpointFiles(folder) as files:
+        source = FileSource(files, config)
+        model = empty_model(source.config, device=device, dtype=dtype, numerics=numerics, weight_dtype=weight_dtype)
+        state = model.state_dict()
+        total = sum(located.spec.bytes for located in files.tensors.values())
+        with progress_bar(f"loading {folder.name}", total, shown=progress) as advance:
+            for piece in source_pieces(source):
+                stored = source(piece)
+                piece_of(state, piece).copy_(stored.to(model.device).values())
+                advance(stored.num_bytes)
+    return model
+
+
+def resolve(path: str | Path) -> Path:
+    """The folder of a bundled model's name or of a path."""
+    if str(path) in BUNDLED and not Path(path).exists():
+        folder = Path(str(resources.files("benthic"))) / "assets" / str(path)
+        if not list(folder.glob("*.safetensors")):
+            raise CheckpointError(f"the bundled model {path!r} has no weights in {folder}; reinstall benthic")
+        return folder
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointError(
+            f"there is no folder {str(path)!r}; give the folder of a checkpoint or a bundled model "
+            f"({', '.join(BUNDLED)}): nothing is downloaded"
+        )
+    return folder
