@@ -8,6 +8,7 @@
     |-- RequestError (ValueError)         one request, refused; the others go on
     |   |-- PromptTooLong
     |   |-- BadSchema
+    |   |-- UnknownModel
     |   `-- Cancelled
     |-- CapacityError                     no room now; the same request may succeed later
     `-- DataError (ValueError)            training data
@@ -50,6 +51,10 @@ class PromptTooLong(RequestError):
 
 class BadSchema(RequestError):
     """A JSON schema, grammar or tool definition cannot be used."""
+
+
+class UnknownModel(RequestError):
+    """The request names a model that is not served."""
 
 
 class Cancelled(RequestError):

@@ -1,0 +1,61 @@
+"""Which fields each protocol knows, which of them Benthic cannot serve, and which pass only with a neutral value."""
+
+from typing import Any, Literal
+
+Protocol = Literal["chat", "responses", "messages"]
+"""`/v1/chat/completions`, `/v1/responses` (OpenAI) and `/v1/messages` (Anthropic)."""
+
+_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"}
+_SHARED = {"model", "stream", "tools", "tool_choice", "metadata", "user", "service_tier"}
+_THINKING = {"thinking", "enable_thinking", "chat_template_kwargs"}
+
+KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
+    "chat": frozenset(
+        _SHARED
+        | _SAMPLING
+        | _THINKING
+        | {"messages", "max_tokens", "max_completion_tokens", "n", "stop", "logprobs", "top_logprobs", "stream_options"}
+        | {"reasoning_effort", "reasoning", "response_format", "parallel_tool_calls", "store", "modalities"}
+        | {"prompt_cache_key", "safety_identifier", "verbosity"}
+    ),
+    "responses": frozenset(
+        _SHARED
+        | _SAMPLING
+        | _THINKING
+        | {"input", "instructions", "max_output_tokens", "reasoning", "text", "top_logprobs", "parallel_tool_calls"}
+        | {"store", "include", "truncation", "max_tool_calls", "prompt_cache_key", "safety_identifier", "stream_options"}
+    ),
+    "messages": frozenset(
+        _SHARED
+        | _SAMPLING
+        | _THINKING
+        | {"messages", "system", "max_tokens", "stop_sequences", "output_config", "output_format", "cache_control"}
+    ),
+}
+"""Fields that are read, or that change nothing a reply could show."""
+
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "audio": (),
+    "prediction": (),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "previous_response_id": (),
+    "conversation": (),
+    "background": (False,),
+    "mcp_servers": ([],),
+    "container": (),
+}
+"""Fields that would change the reply if they were obeyed: refused unless null or one of these values."""
+
+MAX_TOKENS_FIELD: dict[Protocol, str] = {
+    "chat": "max_tokens",
+    "responses": "max_output_tokens",
+    "messages": "max_tokens",
+}

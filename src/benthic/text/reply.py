@@ -1,0 +1,232 @@
+"""One generated sequence, read as it grows: ids in, wire payloads of the request's protocol out.
+
+deepseek-recipe's `StreamProcessor` does the parsing. This file keeps away from it what it cannot take, and adds what it
+does not do (each found by trying it):
+
+- It drops an unfinished character at the end: we keep the undecided ids and give it their text (U+FFFD) before the end.
+- It shows EOS and turn markers as text: we give it an empty text that counts one token in their place.
+- It raises on a push after a stop string: we look at `finished` after every id, which is why ids go in one by one.
+- It swallows what follows the tool calls until the end of time: we finish the reply where their block closes.
+- It turns log-probabilities of -inf into null, and shows more alternatives than asked for: we clamp and cut.
+- It passes broken tool arguments on without a word: we read them at the end (`tool_call_errors`).
+"""
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
+
+import deepseek_recipe as recipe
+
+from benthic.text.prompt import Prompt
+from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
+from benthic.text.wire import Payload, ToolCallWatch, correct_finish, says_nothing
+
+FinishReason = Literal["stop", "length"]
+"""Why the engine ended a sequence: EOS or a stop token, or the limit of tokens."""
+
+TokenLogprob = tuple[float, Sequence[tuple[int, float]]]
+"""Log-probability of the chosen token, and (id, log-probability) of the alternatives, best first."""
+
+LOWEST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON cannot say (OpenAI's convention)."""
+
+_FINISH = {"stop": recipe.InferenceFinishReason.Stop, "length": recipe.InferenceFinishReason.Length}
+_GENERATORS = {
+    "chat": recipe.ChatCompletionRequest.chunk_generator,
+    "messages": recipe.MessagesRequest.chunk_generator,
+}
+_RESPONSES = {
+    "chat": recipe.ChatCompletionResponse,
+    "responses": recipe.ResponsesResponse,
+    "messages": recipe.MessagesResponse,
+}
+
+
+class ToolCallError(NamedTuple):
+    """A tool call whose arguments are no JSON object: cut off, or broken by the model."""
+
+    name: str
+    arguments: str
+    problem: str
+
+
+class ReplyParser:
+    """Reads one sequence. `start`, then `push` as ids arrive, then `finish`; `close` in any case.
+
+    Args:
+        prompt: from `PromptEncoder.encode`.
+        tokenizer: the one that made the prompt.
+        reply_id: the id to report, e.g. "chatcmpl-...".
+        sample: which of the request's n samples this is.
+    """
+
+    def __init__(self, prompt: Prompt, tokenizer: Tokenizer, *, reply_id: str, sample: int = 0) -> None:
+        self._prompt = prompt
+        self._tokenizer = tokenizer
+        self._reply_id = reply_id
+        self._sample = sample
+        self._processor = recipe.StreamProcessor(_generator(prompt, reply_id), prompt.parsing, tokenizer.recipe)
+        self._shown = _shown_control_ids(tokenizer)
+        self._undecided: list[int] = []
+        self._block = _ToolBlock(prompt.parsing)
+        self._calls = ToolCallWatch()
+        self._response: Any = None
+        self.created = int(time.time())
+        """Unix time to report."""
+        self._is_closed = False
+        self.is_finished = False
+        """Whether the last event is out; ids pushed later are ignored."""
+        self.num_tokens = 0
+        """Ids read, those that show nothing included."""
+        self.usage: dict[str, Any] = {}
+        """Usage as the protocol counts it, once finished."""
+
+    @property
+    def tool_call_errors(self) -> tuple[ToolCallError, ...]:
+        """Calls so far whose arguments are no JSON object; final once the reply is finished."""
+        problems = ((name, arguments, _problem(arguments)) for name, arguments in self._calls.calls)
+        return tuple(ToolCallError(name, arguments, problem) for name, arguments, problem in problems if problem)
+
+    def start(self, cached_len: int = 0) -> list[Payload]:
+        """Open the reply; `cached_len` prompt tokens were not computed anew."""
+        prompt_len = len(self._prompt.token_ids)
+        self._response = _RESPONSES[self._prompt.protocol](
+            self._reply_id, self._prompt.model, self.created, prompt_len, cached_len
+        )
+        usage = recipe.PromptUsage(prompt_tokens=prompt_len, prompt_cache_hit_tokens=cached_len)
+        return self._process(recipe.InferenceChunk.ready(prompt_usage=usage))
+
+    def push(self, ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None) -> list[Payload]:
+        """Read ids; `logprobs` has one entry an id where the request asked for them."""
+        payloads: list[Payload] = []
+        for position, token_id in enumerate(ids):
+            if self.is_finished:
+                break
+            payloads += self._push_one(token_id, logprobs[position] if logprobs else None)
+        return payloads
+
+    def finish(self, reason: FinishReason) -> list[Payload]:
+        """End the reply where the engine ended it; nothing if it has ended by itself."""
+        if self.is_finished:
+            return []
+        return self._flush_undecided() + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
+
+    def body(self) -> dict[str, Any]:
+        """The whole reply as the protocol's object, as an answer without stream has it."""
+        assert self.is_finished, "a reply has a body once it is finished"
+        body: dict[str, Any] = json.loads(self._response.to_json())
+        correct_finish(self._prompt.protocol, body, self.tool_call_errors)
+        return body
+
+    def close(self) -> None:
+        """Free the parser's state; may be called at any time and more than once."""
+        if not self._is_closed:
+            self._processor.close()
+        self._is_closed = self.is_finished = True
+
+    def _push_one(self, token_id: int, logprob: TokenLogprob | None) -> list[Payload]:
+        self.num_tokens += 1
+        if not self._is_shown(token_id):
+            return self._flush_undecided() + self._process(recipe.InferenceChunk.text("", 1))
+        # The processor's own rule: ids are undecided while their text ends in U+FFFD.
+        self._undecided.append(token_id)
+        text = b"".join(map(self._tokenizer.token_bytes, self._undecided)).decode("utf-8", errors="replace")
+        if not text.endswith("\ufffd"):
+            self._undecided.clear()
+        asked = self._prompt.sampling.logprobs
+        entry = None if asked is None or logprob is None else [_finite(logprob, asked)]
+        payloads = self._process(recipe.InferenceChunk.tokens([token_id], entry))
+        if not self._undecided and self._block.closes_with(text):
+            payloads += self.finish("stop")
+        return payloads
+
+    def _is_shown(self, token_id: int) -> bool:
+        if token_id in self._tokenizer.control_ids:
+            return token_id in self._shown
+        return self._tokenizer.token(token_id) is not None
+
+    def _flush_undecided(self) -> list[Payload]:
+        if not self._undecided or self.is_finished:
+            return []
+        text = b"".join(map(self._tokenizer.token_bytes, self._undecided)).decode("utf-8", errors="replace")
+        count = len(self._undecided)
+        self._undecided.clear()
+        return self._process(recipe.InferenceChunk.text(text, count))
+
+    def _process(self, chunk: recipe.InferenceChunk) -> list[Payload]:
+        if self.is_finished:
+            return []
+        payloads = [self._take(event) for event in self._processor.push(chunk)]
+        self.is_finished = self._processor.finished
+        return [payload for payload in payloads if not says_nothing(self._prompt.protocol, payload.data)]
+
+    def _take(self, event: Any) -> Payload:
+        name = self._response.sse_event_name(event)
+        data: dict[str, Any] = json.loads(event.to_json())
+        self._response.accumulate(event)
+        self._calls.watch(self._prompt.protocol, data)
+        correct_finish(self._prompt.protocol, data, self.tool_call_errors)
+        if self._prompt.protocol == "chat":
+            self.usage = data.pop("usage", None) or self.usage
+            data["created"] = self.created
+            data["choices"][0]["index"] = self._sample
+        return Payload(name, data)
+
+
+class _ToolBlock:
+    """Finds the end of the tool calls in the text of a reply: their closing tag outside of any parameter value."""
+
+    _OPEN, _CLOSE = f"<{DSML}tool_calls>", f"</{DSML}tool_calls>"
+    _VALUE, _END_VALUE = f"<{DSML}parameter ", f"</{DSML}parameter>"
+
+    def __init__(self, parsing: recipe.ParsingOptions) -> None:
+        self._is_watching = parsing.parse_tool_calls
+        self._is_open = parsing.starts_in_tool_calls
+        self._text = ""
+
+    def closes_with(self, text: str) -> bool:
+        """Take the next text; whether it completes the block."""
+        if not self._is_watching:
+            return False
+        self._text += text
+        if not self._is_open:
+            start = self._text.find(self._OPEN)
+            self._is_open = start >= 0
+            keep = start if self._is_open else max(0, len(self._text) - len(self._OPEN) + 1)
+            self._text = self._text[keep:]
+        if not self._is_open or not self._text.endswith(self._CLOSE):
+            return False
+        return self._text.rfind(self._VALUE) <= self._text.rfind(self._END_VALUE)
+
+
+def _generator(prompt: Prompt, reply_id: str) -> Any:
+    if prompt.protocol != "responses":
+        return _GENERATORS[prompt.protocol](prompt.request, reply_id, prompt.model)
+    generator = recipe.ResponsesRequest.chunk_generator(prompt.request, reply_id, prompt.model)
+    if prompt.namespace_tools:
+        generator = generator.with_namespace_tool_map(prompt.namespace_tools)
+    return generator.with_echo(prompt.echo) if prompt.echo is not None else generator
+
+
+def _shown_control_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Control tokens that the processor must see; all others stand for nothing that a reply should show."""
+    return frozenset(tokenizer.token_id(token) for token in (THINK, END_THINK, DSML))
+
+
+def _finite(logprob: TokenLogprob, num_alternatives: int) -> TokenLogprob:
+    chosen, alternatives = logprob
+    return _clamp(chosen), [(token_id, _clamp(value)) for token_id, value in list(alternatives)[:num_alternatives]]
+
+
+def _clamp(value: float) -> float:
+    return value if math.isfinite(value) and value > LOWEST_LOGPROB else LOWEST_LOGPROB
+
+
+def _problem(arguments: str) -> str | None:
+    try:
+        value = json.loads(arguments or "{}")
+    except ValueError as error:
+        return f"not JSON: {error}"
+    return None if isinstance(value, dict) else f"{type(value).__name__} in place of an object"

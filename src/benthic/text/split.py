@@ -1,0 +1,214 @@
+"""`split`: a request body becomes the body that deepseek-recipe shall judge, and the extras that it would lose.
+
+The recipe is the only judge of the shape of a conversation, but it ignores or refuses much of what clients send. So
+this file takes those fields out, checks them, and rewrites the body to what the recipe understands. Policies:
+
+- **Thinking** is decided in `thinking.py`. A **forced tool choice** (required, a named tool, Anthropic `any`) cannot be
+  combined with thinking: where thinking is only the default it is switched off; where it was asked for, the request is
+  refused.
+- **Sampling.** Explicit temperature and top_p hold in thinking mode too. Official values stand in only where the
+  request and the checkpoint say nothing.
+- **max_tokens and max_completion_tokens** mean the same; where both are given they must agree.
+- **developer** is read as system. Tool arguments in the history may be an object instead of its JSON text.
+- **Fields that would change the reply but cannot be obeyed** are refused unless neutral; **unknown fields** are listed
+  in `Split.ignored`, and refused in strict mode.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from benthic.errors import RequestError
+from benthic.text.fields import (
+    parse_object,
+    read_boolean,
+    read_integer,
+    read_integers,
+    read_number,
+    read_object,
+    read_strings,
+    refuse,
+)
+from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol
+from benthic.text.thinking import Mode, take_mode, write_mode
+from benthic.text.tool_choice import is_forced, rewrite_tool_choice
+from benthic.text.turns import rewrite_turns
+
+MAX_UNSIGNED = 2**31 - 1
+MAX_STOPS = 16
+MAX_SAMPLES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What a request says beside its conversation, checked. None means that it says nothing."""
+
+    mode: Mode
+    num_samples: int = 1
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int = 0
+    """0 is off; the -1 of other servers is read as 0."""
+    min_p: float = 0.0
+    seed: int | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    include_usage: bool = False
+    must_call_tool: bool = False
+    """Anthropic's tool choice `any`, which the recipe reads as auto."""
+    is_prefill: bool = False
+    """The last Anthropic message is the beginning of the reply."""
+    response_schema: dict[str, Any] | None = None
+    """Anthropic's output format, which the recipe drops."""
+
+
+class Split(NamedTuple):
+    """`body` goes to the recipe; `model` is the name as asked for, None if absent; `ignored` are unknown fields."""
+
+    body: dict[str, Any]
+    extras: Extras
+    model: str | None
+    ignored: tuple[str, ...]
+
+
+def split(
+    protocol: Protocol, raw: bytes | str | Mapping[str, Any], *, default_thinking: bool = True, is_strict: bool = False
+) -> Split:
+    """Separate a request into what the recipe judges and what we keep.
+
+    Raises:
+        RequestError: bad JSON, or a field with a bad value; `param` names it.
+    """
+    body = parse_object(raw)
+    model = body.pop("model", None)
+    if model is not None and not isinstance(model, str):
+        refuse("model", model, "a string")
+    _refuse_unsupported(body)
+    ignored = _take_unknown(protocol, body, is_strict)
+    rewrite_turns(protocol, body)
+    mode = _reconcile(protocol, body, take_mode(body, protocol, default_thinking))
+    extras = _take_extras(protocol, body, mode)
+    write_mode(body, protocol, extras.mode)
+    return Split(body, extras, model, ignored)
+
+
+def _refuse_unsupported(body: dict[str, Any]) -> None:
+    for name, neutral in NEUTRAL_VALUES.items():
+        value = body.pop(name, None)
+        if value is not None and not any(value == allowed for allowed in neutral):
+            allowed = " or ".join(["absent", *map(json.dumps, neutral)])
+            refuse(name, value, f"{allowed}: it is not supported, and ignoring it would change the reply")
+
+
+def _take_unknown(protocol: Protocol, body: dict[str, Any], is_strict: bool) -> tuple[str, ...]:
+    known = KNOWN_FIELDS[protocol]
+    unknown = tuple(name for name in body if name not in known)
+    if unknown and is_strict:
+        near = get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "leave it out"
+        raise RequestError(f"unknown field {unknown[0]!r} in a {protocol} request; {hint}", param=unknown[0])
+    for name in unknown:
+        del body[name]
+    return unknown
+
+
+def _reconcile(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Mode:
+    """Thinking gives way to a forced tool or a prefill where it is only the default."""
+    rivals = {"tool_choice": is_forced(body), "messages": _is_prefill(protocol, body)}
+    rival = next((name for name, is_set in rivals.items() if is_set), None)
+    if rival is None or not mode.thinking:
+        return mode
+    if mode.is_explicit:
+        what = "a forced tool_choice" if rival == "tool_choice" else "a final assistant message to continue"
+        raise RequestError(f"{what} cannot be combined with thinking; switch thinking off or drop it", param=rival)
+    return Mode(False, None, False)
+
+
+def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Extras:
+    top_k = read_integer(body, "top_k", -1, MAX_UNSIGNED)
+    extras = Extras(
+        mode=mode,
+        num_samples=read_integer(body, "n", 1, MAX_SAMPLES) or 1,
+        max_tokens=_take_max_tokens(protocol, body),
+        temperature=read_number(body, "temperature", 0, 2),
+        top_p=read_number(body, "top_p", 0, 1, above=True),
+        top_k=max(top_k or 0, 0),
+        min_p=read_number(body, "min_p", 0, 1) or 0.0,
+        seed=read_integer(body, "seed", 0, 2**63 - 1),
+        min_tokens=read_integer(body, "min_tokens", 0, MAX_UNSIGNED) or 0,
+        ignore_eos=read_boolean(body, "ignore_eos") or False,
+        stop_token_ids=read_integers(body, "stop_token_ids", 0, MAX_UNSIGNED),
+        include_usage=_take_stream_options(protocol, body),
+        must_call_tool=rewrite_tool_choice(protocol, body),
+        is_prefill=_is_prefill(protocol, body),
+        response_schema=_take_output_format(body) if protocol == "messages" else None,
+    )
+    for name in ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"):
+        body.pop(name, None)
+    _normalise(body)
+    return extras
+
+
+def _normalise(body: dict[str, Any]) -> None:
+    """Check what the recipe would refuse without naming it, and write it as the recipe wants it."""
+    read_boolean(body, "stream")
+    if "stop" in body:
+        body["stop"] = list(read_strings(body, "stop", MAX_STOPS))
+    if "stop_sequences" in body:
+        body["stop_sequences"] = list(read_strings(body, "stop_sequences", MAX_STOPS))
+    if "top_logprobs" in body:
+        body["top_logprobs"] = read_integer(body, "top_logprobs", 0, 20)
+    if "logprobs" in body:
+        body["logprobs"] = read_boolean(body, "logprobs")
+
+
+def _take_max_tokens(protocol: Protocol, body: dict[str, Any]) -> int | None:
+    field = MAX_TOKENS_FIELD[protocol]
+    names = [field, "max_completion_tokens"] if protocol == "chat" else [field]
+    given = {name: value for name in names if (value := read_integer(body, name, 1, MAX_UNSIGNED)) is not None}
+    for name in names:
+        body.pop(name, None)
+    if len(set(given.values())) > 1:
+        raise RequestError(
+            f"max_tokens is {given['max_tokens']} and max_completion_tokens is {given['max_completion_tokens']}; "
+            "they mean the same, so set one or make them equal",
+            param="max_completion_tokens",
+        )
+    max_tokens = next(iter(given.values()), None)
+    if max_tokens is not None:
+        body[field] = max_tokens
+    return max_tokens
+
+
+def _take_stream_options(protocol: Protocol, body: dict[str, Any]) -> bool:
+    options = read_object(body, "stream_options")
+    if options is None or protocol != "chat":
+        body.pop("stream_options", None)
+        return False
+    if not body.get("stream"):
+        refuse("stream_options", options, "absent unless stream is true")
+    include = read_boolean({"stream_options.include_usage": options.get("include_usage")}, "stream_options.include_usage")
+    body["stream_options"] = {"include_usage": bool(include)}
+    return bool(include)
+
+
+def _take_output_format(body: dict[str, Any]) -> dict[str, Any] | None:
+    config = read_object(body, "output_config") or {}
+    given = body.pop("output_format", None) or config.get("format")
+    if given is None:
+        return None
+    schema = given.get("schema") if isinstance(given, dict) else None
+    if not isinstance(schema, dict) or given.get("type") != "json_schema":
+        refuse("output_config.format", given, 'an object with type "json_schema" and an object schema')
+    return dict(schema)
+
+
+def _is_prefill(protocol: Protocol, body: dict[str, Any]) -> bool:
+    turns = body.get("messages")
+    if protocol != "messages" or not isinstance(turns, list) or not turns or not isinstance(turns[-1], dict):
+        return False
+    return turns[-1].get("role") == "assistant"
