@@ -7,8 +7,9 @@ from benthic.text.conversation import Rendered, render_reply
 from benthic.text.detokenize import Detokenizer, StopStrings
 from benthic.text.prompt import Prompt, PromptEncoder, Sampling, render_conversation
 from benthic.text.settings import PromptSettings, read_prompt_settings
-from benthic.text.stream import Event, Reply, ReplyStream, read_reply
+from benthic.text.stream import Reply, ReplyStream, read_reply
 from benthic.text.tokenizer import Tokenizer
+from benthic.text.wire import Event
 
 __all__ = [
     "Detokenizer",

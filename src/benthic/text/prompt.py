@@ -202,7 +202,7 @@ class PromptEncoder:
                 param="input" if protocol == "responses" else "messages",
             )
         if extras.max_tokens is None:
-            return request.resolve_max_tokens(prompt_len, self._context_len)
+            return int(request.resolve_max_tokens(prompt_len, self._context_len))
         if protocol == "messages":  # the field is mandatory there, so clients send a bound and not a wish
             return min(extras.max_tokens, room)
         if extras.max_tokens > room:

@@ -23,7 +23,15 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
         | _SAMPLING
         | _THINKING
         | {"input", "instructions", "max_output_tokens", "reasoning", "text", "top_logprobs", "parallel_tool_calls"}
-        | {"store", "include", "truncation", "max_tool_calls", "prompt_cache_key", "safety_identifier", "stream_options"}
+        | {
+            "store",
+            "include",
+            "truncation",
+            "max_tool_calls",
+            "prompt_cache_key",
+            "safety_identifier",
+            "stream_options",
+        }
     ),
     "messages": frozenset(
         _SHARED

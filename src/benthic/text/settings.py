@@ -46,7 +46,9 @@ class PromptSettings:
 
     def __post_init__(self) -> None:
         if self.prompt_dialect not in get_args(Dialect):
-            raise ConfigError(f"prompt_dialect is {self.prompt_dialect!r}; it must be one of {_names(get_args(Dialect))}")
+            raise ConfigError(
+                f"prompt_dialect is {self.prompt_dialect!r}; it must be one of {_names(get_args(Dialect))}"
+            )
         if not isinstance(self.default_thinking, bool):
             raise ConfigError(f"default_thinking is {self.default_thinking!r}; it must be true or false")
         _check_number("default_temperature", self.default_temperature, 0.0, 2.0)
@@ -59,7 +61,7 @@ def read_prompt_settings(folder: str | Path) -> PromptSettings:
     """The settings of a checkpoint folder; defaults where it says nothing.
 
     Raises:
-        ConfigError: `benthic.json` or `config.json` is not a JSON object, or `benthic.json` has an unknown or bad field.
+        ConfigError: a file is not a JSON object, or `benthic.json` has an unknown or bad field.
     """
     folder = Path(folder)
     settings = _read_object(folder / SETTINGS_FILE)

@@ -191,7 +191,9 @@ def _take_stream_options(protocol: Protocol, body: dict[str, Any]) -> bool:
         return False
     if not body.get("stream"):
         refuse("stream_options", options, "absent unless stream is true")
-    include = read_boolean({"stream_options.include_usage": options.get("include_usage")}, "stream_options.include_usage")
+    include = read_boolean(
+        {"stream_options.include_usage": options.get("include_usage")}, "stream_options.include_usage"
+    )
     body["stream_options"] = {"include_usage": bool(include)}
     return bool(include)
 

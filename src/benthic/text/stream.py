@@ -48,9 +48,7 @@ class ReplyStream:
         """Open every sample."""
         return self._events([payload for parser in self._parsers for payload in parser.start(cached_len)])
 
-    def push(
-        self, sample: int, ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None
-    ) -> list[Event]:
+    def push(self, sample: int, ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None = None) -> list[Event]:
         """Read ids of one sample; `logprobs` has one (logprob, alternatives) an id where they were asked for."""
         return self._events(self._parsers[sample].push(ids, logprobs))
 
@@ -78,13 +76,13 @@ class ReplyStream:
         """What a client gets in place of the rest of a stream; it never sees a finish reason then."""
         self.close()
         if self._prompt.protocol == "messages":
-            error = {"type": "error", "error": {"type": "api_error", "message": message}}
-            return [to_event(Payload("error", error))]
+            inner = {"type": "api_error", "message": message}
+            return [to_event(Payload("error", {"type": "error", "error": inner}))]
         if self._prompt.protocol == "responses":
-            error = {"type": "error", "code": code or error_type, "message": message, "param": None}
-            return [to_event(Payload("error", error))]
-        error = {"error": {"message": message, "type": error_type, "param": None, "code": code}}
-        return [to_event(Payload(None, error))]
+            data = {"type": "error", "code": code or error_type, "message": message, "param": None}
+            return [to_event(Payload("error", data))]
+        error = {"message": message, "type": error_type, "param": None, "code": code}
+        return [to_event(Payload(None, {"error": error}))]
 
     def usage(self) -> dict[str, Any]:
         """Chat usage over all finished samples: the prompt counted once, completions summed."""
@@ -162,7 +160,11 @@ def sum_usage(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total = dict(usages[0])
     total["completion_tokens"] = sum(usage["completion_tokens"] for usage in usages)
     total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
-    reasoning = [usage["completion_tokens_details"]["reasoning_tokens"] for usage in usages if usage.get("completion_tokens_details")]
+    reasoning = [
+        usage["completion_tokens_details"]["reasoning_tokens"]
+        for usage in usages
+        if usage.get("completion_tokens_details")
+    ]
     if reasoning:
         total["completion_tokens_details"] = {"reasoning_tokens": sum(reasoning)}
     return total

@@ -169,11 +169,13 @@ class Tokenizer:
     def _check_control_tokens(self, added: list[str]) -> None:
         missing = [token for token in REQUIRED_TOKENS if token not in added]
         if missing:
-            raise CheckpointError(f"{self.path} lacks the added tokens {', '.join(missing)}; every V4 tokenizer has them")
+            raise CheckpointError(
+                f"{self.path} lacks the added tokens {', '.join(missing)}; every V4 tokenizer has them"
+            )
         leaks = [token for token in REQUIRED_TOKENS if self.token_id(token) in self.encode(token)]
         if leaks:
             raise CheckpointError(
-                f"{self.path}: plain text can spell the control tokens {', '.join(leaks)}; its merges must not build them"
+                f"{self.path}: plain text spells the control tokens {', '.join(leaks)}; merges must not build them"
             )
 
 

@@ -1,4 +1,4 @@
-"""The turns of a request: roles and contents that the recipe would refuse without saying where, checked or rewritten."""
+"""The turns of a request: what the recipe would refuse without saying where is checked, or rewritten."""
 
 import json
 from typing import Any

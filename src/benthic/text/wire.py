@@ -81,7 +81,9 @@ def says_nothing(protocol: Protocol, data: dict[str, Any]) -> bool:
 
 def _chat_deltas(data: dict[str, Any]) -> list[tuple[int, str, str]]:
     deltas = [call for choice in data["choices"] for call in choice["delta"].get("tool_calls") or ()]
-    return [(call["index"], call["function"].get("name") or "", call["function"].get("arguments") or "") for call in deltas]
+    return [
+        (call["index"], call["function"].get("name") or "", call["function"].get("arguments") or "") for call in deltas
+    ]
 
 
 def _responses_deltas(data: dict[str, Any]) -> list[tuple[int, str, str]]:
