@@ -1,6 +1,8 @@
 """Budgets of the engine: how many requests, rows and tokens it holds at once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
 
 from benthic.errors import ConfigError
 
@@ -42,3 +44,18 @@ class EngineConfig:
     def _require_positive(name: str, value: object, least: int = 1) -> None:
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise ConfigError(f"{name} is {value!r}; it must be an integer >= {least}")
+
+
+def engine_config(**settings: Any) -> EngineConfig:
+    """An EngineConfig from keyword settings.
+
+    Raises:
+        ConfigError: a name is unknown (the nearest known one is suggested), or a value is not allowed.
+    """
+    known = [item.name for item in fields(EngineConfig)]
+    for name in settings:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+            raise ConfigError(f"there is no engine setting {name!r}; {hint}")
+    return EngineConfig(**settings)

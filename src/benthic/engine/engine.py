@@ -4,21 +4,18 @@
 exactly one FinalOutput from `step` or `fail_all`.
 """
 
-import logging
-
-import torch
+from collections.abc import Sequence as Seq
 
 from benthic.cache.layout import plan_layout
 from benthic.cache.manager import CacheManager
 from benthic.engine.config import EngineConfig
+from benthic.engine.cpu import hold_threads
 from benthic.engine.plan import SampledToken, ScheduledChunk
 from benthic.engine.request import Event, FinishReason, Request, Sequence
 from benthic.engine.runner import ModelRunner, ServingModel
 from benthic.engine.scheduler import Scheduler
 from benthic.engine.stats import EngineStats
 from benthic.errors import CapacityError, PromptTooLong, RequestError
-
-logger = logging.getLogger(__name__)
 
 
 class Engine:
@@ -51,9 +48,8 @@ class Engine:
         self._cache = CacheManager(self._layout)
         self._runner = ModelRunner(model, self._cache)
         self._scheduler = self._new_scheduler()
-        if model.device.type == "cpu":
-            torch.set_num_threads(self.config.num_threads)
-            logger.info("torch runs with %d intra-op thread(s)", self.config.num_threads)
+        self._is_on_cpu = model.device.type == "cpu"
+        self._hold_threads()
 
     def _new_scheduler(self) -> Scheduler:
         return Scheduler(
@@ -70,7 +66,7 @@ class Engine:
             PromptTooLong: the prompt leaves no room for a token.
             RequestError: it is empty, or holds ids outside the vocabulary.
         """
-        prompt, vocab_size = request.prompt_ids, self._model.config.vocab_size
+        prompt = request.prompt_ids
         if not prompt:
             raise RequestError("the prompt is empty; it must hold at least 1 token", param="prompt")
         if len(prompt) >= self.max_model_len:
@@ -79,12 +75,21 @@ class Engine:
                 f"in a context of {self.max_model_len}",
                 param="prompt",
             )
-        for name, ids in (("prompt", prompt), ("stop_token_ids", request.params.stop_token_ids)):
-            wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < vocab_size), None)
-            if wrong is not None:
-                raise RequestError(
-                    f"{name} holds {wrong!r}; token ids are integers from 0 to {vocab_size - 1}", param=name
-                )
+        self.check_ids(prompt, "prompt")
+        self.check_ids(request.params.stop_token_ids, "stop_token_ids")
+
+    def check_ids(self, ids: Seq[int], param: str) -> None:
+        """Refuses ids that the model has no embedding for.
+
+        Raises:
+            RequestError: one is not an integer from 0 to the vocabulary's size - 1.
+        """
+        vocab_size = self._model.config.vocab_size
+        wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < vocab_size), None)
+        if wrong is not None:
+            raise RequestError(
+                f"{param} holds {wrong!r}; token ids are integers from 0 to {vocab_size - 1}", param=param
+            )
 
     def add(self, request: Request) -> None:
         """Queues a request.
@@ -118,6 +123,7 @@ class Engine:
         plan = self._scheduler.plan()
         if not plan.chunks:
             return events
+        self._hold_threads()
         sampled = iter(self._runner.run(plan).sampled)
         for chunk in plan.chunks:
             self._scheduler.commit(chunk)
@@ -150,6 +156,11 @@ class Engine:
             used_blocks=self._cache.num_used,
             total_blocks=self._cache.num_blocks,
         )
+
+    def _hold_threads(self) -> None:
+        """Somebody else's torch.set_num_threads must not change a row's bits."""
+        if self._is_on_cpu:
+            hold_threads(self.config.num_threads)
 
     def _extend(self, chunk: ScheduledChunk, token: SampledToken) -> list[Event]:
         sequence = chunk.sequence

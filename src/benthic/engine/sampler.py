@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import Sequence, TokenLogprobs
-from benthic.kernels.cross_entropy import token_logprobs
+from benthic.engine.scoring import top_logprobs
 from benthic.kernels.sample import sample
 
 
@@ -23,9 +23,8 @@ def sample_tokens(logits: Tensor, sequences: Seq[Sequence]) -> tuple[SampledToke
     finite = torch.isfinite(logits).all(dim=-1)
     are_finite = finite.tolist()
     clean = logits if all(are_finite) else logits.masked_fill(~finite[:, None], 0.0)
-    ids = _draw(_ban_early_stops(clean, sequences), sequences)
-    chosen = ids.tolist()
-    logprobs = _logprobs(clean, ids, sequences)
+    chosen = _draw(_ban_early_stops(clean, sequences), sequences).tolist()
+    logprobs = _logprobs(clean, chosen, sequences)
     return tuple(
         SampledToken(chosen[row], logprobs[row])
         if are_finite[row]
@@ -59,23 +58,14 @@ def _ban_early_stops(logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
     return logits
 
 
-def _logprobs(logits: Tensor, ids: Tensor, sequences: Seq[Sequence]) -> list[TokenLogprobs | None]:
-    wanted = [sequence.request.params.logprobs for sequence in sequences]
+def _logprobs(logits: Tensor, chosen: Seq[int], sequences: Seq[Sequence]) -> list[TokenLogprobs | None]:
+    """Of the rows whose request wants them, each cut to the number of alternatives it asked for."""
+    wanted = {row: s.request.params.logprobs for row, s in enumerate(sequences)}
+    counts = {row: count for row, count in wanted.items() if count is not None}
     found: list[TokenLogprobs | None] = [None] * len(wanted)
-    rows = [row for row, count in enumerate(wanted) if count is not None]
-    if not rows:
-        return found
-    if len(rows) < len(wanted):
-        picked = torch.tensor(rows, device=logits.device)
-        logits, ids = logits.index_select(0, picked), ids.index_select(0, picked)
-    chosen = token_logprobs(logits, ids).tolist()
-    most = max(wanted[row] or 0 for row in rows)
-    # Stable, so that equal logits come in the order of their ids.
-    order = torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :most] if most else logits[:, :0].long()
-    columns = [token_logprobs(logits, order[:, column]).tolist() for column in range(order.shape[1])]
-    best = order.tolist()
-    for place, row in enumerate(rows):
-        count = wanted[row] or 0
-        top = tuple((best[place][column], columns[column][place]) for column in range(min(count, len(columns))))
-        found[row] = TokenLogprobs(chosen[place], top)
+    if counts:
+        picked = logits.index_select(0, torch.tensor(list(counts), device=logits.device))
+        tops = top_logprobs(picked, [chosen[row] for row in counts], max(counts.values()))
+        for (row, count), top in zip(counts.items(), tops, strict=True):
+            found[row] = TokenLogprobs(top.chosen, top.top[:count])
     return found

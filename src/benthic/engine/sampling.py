@@ -1,7 +1,7 @@
 """How the next token is chosen: plain data, checked when made. No torch here, so that a command line can build one."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benthic.errors import RequestError
@@ -34,7 +34,7 @@ class SamplingParams:
     seed: int | None = None
     """None draws a fresh seed for the request."""
     n: int = 1
-    """Independent answers to the prompt; answer i of a seeded request has a seed derived from (seed, i)."""
+    """Independent answers to the prompt; answer i of a seeded request is sampled with seed + i."""
     logprobs: int | None = None
     """None: no log-probabilities; k: those of the chosen tokens and of the k most likely at each position."""
     stop: tuple[str, ...] = ()
@@ -47,7 +47,8 @@ class SamplingParams:
     """The end token and `stop_token_ids` cannot be chosen before this many tokens."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "stop", (self.stop,) if isinstance(self.stop, str) else tuple(self.stop))
+        given: object = self.stop
+        object.__setattr__(self, "stop", (given,) if isinstance(given, str) else tuple(self.stop))
         object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
         if self.max_tokens is not None:
             _require_int("max_tokens", self.max_tokens, 1)
@@ -73,6 +74,14 @@ class SamplingParams:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) must be <= max_tokens ({self.max_tokens})", param="min_tokens"
             )
+
+
+def choice_params(params: SamplingParams, index: int) -> SamplingParams:
+    """What the engine needs for answer `index` of a request: its own seed, no siblings, no stop strings."""
+    seed = params.seed
+    if seed is not None and index:
+        seed = (seed + index + 2**63) % 2**64 - 2**63
+    return replace(params, seed=seed, n=1, stop=())
 
 
 def _require_int(name: str, value: Any, low: int, high: int | None = None) -> None:
