@@ -14,7 +14,6 @@ from benthic.kernels.sparse_attention.plan import tile_plans
 from benthic.models.config import ModelConfig
 from benthic.models.context import Rows
 from benthic.models.packed_plan import PackedPlan, plan_packed
-from benthic.models.rotary import layer_frequencies
 
 
 class PackedContext:
@@ -37,7 +36,7 @@ class PackedContext:
         self._rope: dict[int, RopeTable] = {}
         self._entry_rope: dict[int, RopeTable] = {}
         for ratio in ratios:
-            frequencies = layer_frequencies(config, ratio).to(device)
+            frequencies = plan.frequencies[ratio]
             self._rope[ratio] = rope_table(rows.positions, frequencies)
             blocks = plan.completed.get(ratio)
             if blocks is not None:

@@ -17,6 +17,7 @@ from benthic.kernels.sparse_attention import BLOCK, BlockTables, TileCapacity
 from benthic.kernels.sparse_attention.plan import TileTensors, group_tensors, plan_arrays, row_order
 from benthic.models.config import ModelConfig
 from benthic.models.context import Chunk
+from benthic.models.rotary import layer_frequencies
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,13 +39,14 @@ class PackedCapacity:
 class PackedPlan:
     """Slots and tiles of a packed pass.
 
-    `slots` int64 [rows]: kv buffer slot of each row. `completed[ratio]`: blocks that the sequences complete, absent
+    `frequencies[ratio]` float32 [r/2]: rotary frequencies. `slots` int64 [rows]: kv buffer slot of each row. `completed[ratio]`: blocks that the sequences complete, absent
     where there are none; `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry block.
     """
 
     groups: tuple[TileTensors, ...]
     order: Tensor
     slots: Tensor
+    frequencies: dict[int, Tensor]
     completed: dict[int, CompletedBlocks]
     entry_slots: dict[int, Tensor]
     num_window_blocks: int
@@ -52,7 +54,7 @@ class PackedPlan:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""
-        found: list[Tensor] = [self.order, self.slots, *self.entry_slots.values()]
+        found: list[Tensor] = [self.order, self.slots, *self.frequencies.values(), *self.entry_slots.values()]
         for blocks in self.completed.values():
             found += [blocks.positions, blocks.sources] + ([blocks.first] if blocks.first is not None else [])
         for group in self.groups:
@@ -93,6 +95,7 @@ class PackedPlan:
             ),
             order=move(self.order),
             slots=move(self.slots),
+            frequencies={ratio: move(frequencies) for ratio, frequencies in self.frequencies.items()},
             completed={
                 ratio: replace(
                     blocks,
@@ -161,6 +164,7 @@ def plan_packed(
         groups=tuple(group_tensors(group, host) for group in groups),
         order=torch.from_numpy(row_order(groups, num_rows)),
         slots=_slots(window, chunks),
+        frequencies={ratio: layer_frequencies(config, ratio) for ratio in (0, *ratios)},
         completed=completed,
         entry_slots=entry_slots,
         num_window_blocks=num_window_blocks,
