@@ -25,28 +25,39 @@ class Linear(nn.Module):
 class StackedLinear:
     """Several linear layers that read one input, as one product. Not a module: it owns nothing.
 
-    The stack is made on the fly while weights train, and kept by `freeze` when they stand still.
+    The last `num_isolated` layers learn from their own gradient and pass none on to the input: the indexer's loss
+    shall not pull at the trunk. The stack is made on the fly while weights train, and kept by `freeze` when they stand
+    still.
     """
 
-    def __init__(self, layers: list[Linear]) -> None:
+    def __init__(self, layers: list[Linear], num_isolated: int = 0) -> None:
         self.layers = layers
         self.widths = [layer.weight.shape[0] for layer in layers]
+        self.num_isolated = num_isolated
         self.frozen: Tensor | None = None
 
     def weight(self) -> Tensor:
         """[sum of out, in]."""
-        if self.frozen is not None:
-            return self.frozen
-        return torch.cat([layer.weight for layer in self.layers]) if len(self.layers) > 1 else self.layers[0].weight
+        return self.frozen if self.frozen is not None else _stacked(self.layers)
 
     def freeze(self) -> None:
         """Keeps the stacked weight; call again after weights change."""
-        self.frozen = None
-        self.frozen = self.weight().detach()
+        self.frozen = _stacked(self.layers).detach()
 
     def __call__(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
         """[R, in] -> [R, sum of out]."""
         numerics = self.layers[0].numerics
         if numerics is not None:
             x = numerics.linear_input(x)
-        return linear(x, self.weight(), out_dtype)
+        y = linear(x, self.weight(), out_dtype)
+        if not (self.num_isolated and y.requires_grad):
+            return y
+        isolated = _stacked(self.layers[-self.num_isolated :])
+        passing, alone = y.split([y.shape[1] - isolated.shape[0], isolated.shape[0]], dim=-1)
+        own = linear(x.detach(), isolated, out_dtype)
+        # The values stay those of the one product, to the bit; only the way of the gradient changes.
+        return torch.cat([passing, alone.detach() + (own - own.detach())], dim=-1)
+
+
+def _stacked(layers: list[Linear]) -> Tensor:
+    return torch.cat([layer.weight for layer in layers]) if len(layers) > 1 else layers[0].weight

@@ -52,8 +52,8 @@ class HybridAttention(nn.Module):
             if self.indexer is not None:
                 index = self.indexer.compressor
                 raw += [index.wkv, index.wgate, self.indexer.weights_proj]
-                stacks["query"] = StackedLinear([self.wq_b, self.indexer.wq_b])
-            stacks["raw"] = StackedLinear(raw)
+                stacks["query"] = StackedLinear([self.wq_b, self.indexer.wq_b], num_isolated=1)
+            stacks["raw"] = StackedLinear(raw, num_isolated=3 if self.indexer is not None else 0)
         return stacks
 
     def freeze(self) -> None:
