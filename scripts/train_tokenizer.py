@@ -6,12 +6,13 @@ a piece, and punctuation never glued to the letters after it, so that a quoted w
 
 import argparse
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from benthic.tasks.mixture import sample_conversation
+from benthic.tasks.mixture import EXCHANGES, sample_conversation
 from benthic.tasks.render import render
 from benthic.tasks.sources import Sources
 
@@ -53,9 +54,11 @@ def corpus(sources: Sources, examples: int) -> Iterator[str]:
     """All running text, generated conversations of every task, and the single letters that spelling is done with."""
     for passages in sources.text.values():
         yield from passages
-    generator = random.Random("tokenizer")
+    rng = random.Random("tokenizer")
+    tasks = [*EXCHANGES, "extraction", "extraction", "tools", "lookup"]
     for _ in range(examples):
-        yield "".join(segment.text for segment in render(sample_conversation(generator, sources)))
+        conversation = sample_conversation(rng, sources, rng.choice(tasks))
+        yield from between_specials("".join(segment.text for segment in render(conversation)))
     for letter in LETTERS:
         yield f" {letter} {letter}" * 300
 
@@ -76,17 +79,15 @@ def train(texts: Iterator[str]) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((without_specials(text) for text in texts), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.add_tokens([AddedToken(token, normalized=False) for token in LAST_SPECIALS])
     assert tokenizer.get_vocab_size() == VOCAB_SIZE
     return tokenizer
 
 
-def without_specials(text: str) -> str:
-    """Special tokens are added after training; a newline in their place keeps their letters out of the merges."""
-    for token in FIRST_SPECIALS + LAST_SPECIALS:
-        text = text.replace(token, "\n")
-    return text
+def between_specials(text: str) -> list[str]:
+    """Special tokens are added after training, so their letters must not shape the merges."""
+    return re.split("|".join(map(re.escape, FIRST_SPECIALS + LAST_SPECIALS)), text)
 
 
 def check_letters(tokenizer: Tokenizer) -> None:
