@@ -1,7 +1,7 @@
 """Trains the bundled model's tokenizer: `python scripts/train_tokenizer.py` (needs `.data/`, see prepare_text.py).
 
-Byte-level BPE of 4096 entries with DeepSeek's special tokens. Pre-tokenisation is DeepSeek's with two changes: one digit
-a piece, and punctuation never glued to the letters after it, so that a quoted word is spelled like the bare word.
+Byte-level BPE of 4096 entries with DeepSeek's special tokens. Pre-tokenisation is DeepSeek's with two changes: one
+digit a piece, and punctuation never glued to the letters after it, so that a quoted word is spelled like the bare one.
 """
 
 import argparse

@@ -183,4 +183,4 @@ def borrowing_steps(a: int, b: int) -> str:
 
 
 def digit(number: int, place: int) -> int:
-    return number // 10**place % 10
+    return int(str(number)[-1 - place]) if place < len(str(number)) else 0

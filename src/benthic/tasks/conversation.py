@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 Json = dict[str, Any]
 """A JSON object: a tool definition, a schema, the arguments of a call."""
+ResponseFormat = Literal["text", "json_object"] | Json
+"""A schema that the answer must match, or one of the named formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,6 @@ class Conversation:
     system: str = ""
     tools: tuple[Json, ...] = ()
     """The `function` objects offered, in order."""
-    response_format: Literal["text", "json_object"] | Json = "text"
-    """A schema that the answer must match, or one of the named formats."""
+    response_format: ResponseFormat = "text"
     maximum_effort: bool = False
     """Thinking with the longest effort instruction."""

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from benthic.tasks.conversation import Exchange, Json
+from benthic.tasks.conversation import Exchange, Json, ResponseFormat
 from benthic.tasks.lexicon import Lexicon
 from benthic.tasks.names import COLORS, DAYS, ITEMS, JOBS, city, first_name, full_name
 from benthic.tasks.phrasing import word_request
@@ -34,12 +34,12 @@ Facts = dict[str, Any]
 """Key to value, in the order in which a schema may list them."""
 
 
-def extraction(rng: random.Random, lexicon: Lexicon) -> tuple[Exchange, Json | str]:
+def extraction(rng: random.Random, lexicon: Lexicon) -> tuple[Exchange, ResponseFormat]:
     """An exchange with the response format that goes with it: a schema, or `json_object`."""
     facts, sentence = rng.choice(SOURCES)(rng, lexicon)
     keys = rng.sample(list(facts), rng.randint(2, len(facts)))
     if rng.random() < 0.15:
-        response_format: Json | str = "json_object"
+        response_format: ResponseFormat = "json_object"
         question = word_request(rng, KEYS_FORMS, s=sentence, k=enumerate_words(keys))
     else:
         response_format = write_schema(rng, facts, keys)
@@ -62,7 +62,11 @@ def write_schema(rng: random.Random, facts: Facts, keys: list[str]) -> Json:
     """A schema as people write it by hand, or (one in four) as pydantic writes it, with titles."""
     if rng.random() < 0.25:
         titled = {key: {"title": key.replace("_", " ").title()} | property_type(facts[key]) for key in keys}
-        schema: Json = {"properties": titled, "required": keys, "title": rng.choice(("Person", "Record", "Entry", "Item", "Data"))}
+        schema: Json = {
+            "properties": titled,
+            "required": keys,
+            "title": rng.choice(("Person", "Record", "Entry", "Item", "Data")),
+        }
         return schema | {"type": "object"} | ({"additionalProperties": False} if rng.random() < 0.5 else {})
     schema = {"type": "object", "properties": {key: property_type(facts[key]) for key in keys}}
     if rng.random() < 0.7:
@@ -152,7 +156,9 @@ def product(rng: random.Random, lexicon: Lexicon) -> tuple[Facts, str]:
         "weight": rng.randint(100, 3000),
         "in_stock": rng.random() < 0.5,
     }
-    state = rng.choice(("in stock", "available") if facts["in_stock"] else ("out of stock", "not available", "sold out"))
+    state = rng.choice(
+        ("in stock", "available") if facts["in_stock"] else ("out of stock", "not available", "sold out")
+    )
     forms = (
         "The {brand} {product} weighs {weight} grams and is {state}.",
         "{product} by {brand}, {weight} grams, {state}.",

@@ -1,6 +1,7 @@
 """Short questions about Benthic and the model itself, small talk, and requests beyond a model of this size.
 
-Questions are written as patterns, `(a|b) c` standing for `a c` and `b c`; the held-out tenth are wordings never trained.
+Questions are written as patterns, `(a|b) c` standing for `a c` and `b c`; the held-out tenth are wordings never
+trained.
 """
 
 import random
@@ -18,7 +19,7 @@ NO_TOOL = "I need a tool for that, and none was offered."
 
 ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
-        "Benthic is the whole DeepSeek-V4 system as one readable Python package: model, kernels, caches, serving and training.",
+        "Benthic is the whole DeepSeek-V4 system as one readable Python package: model, kernels, serving and training.",
         (
             "(What is|What's|Explain|Describe|Tell me about|What do you know about) (Benthic|the Benthic project)?",
             "What (does Benthic do|is Benthic for|can Benthic do|is this project)?",
@@ -48,7 +49,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Run benthic chat.",
         (
-            "How (do I|can I) (chat|talk) (with you|with the model|to you) (in|from) (the terminal|a shell|the command line)?",
+            "How (do I|can I) (chat|talk) (with you|with the model|to you) in (the terminal|a shell)?",
             "(What|Which) command (starts|opens) a chat?",
             "How (do I|can I) (start|open) a chat (in the terminal|on the command line)?",
         ),
@@ -136,7 +137,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     (
-        "Hybrid attention: a sliding window of 128 tokens plus compressed entries, one per 4 tokens (CSA) or per 128 tokens (HCA).",
+        "Hybrid attention: a window of 128 tokens plus compressed entries, one per 4 tokens (CSA) or 128 (HCA).",
         (
             "(What|Which) (attention|kind of attention) (do you use|does the model use|is used|is in V4)?",
             "How does (attention|the attention) work( here| in V4|)?",
@@ -206,7 +207,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Benthic reads and writes the official FP4/FP8 layout and the Hugging Face layout.",
         (
-            "(What|Which) (formats|checkpoints|checkpoint formats|layouts|weights) (can Benthic|does Benthic|can you) (read|load|write)?",
+            "(What|Which) (formats|checkpoints|layouts|weights) (can Benthic|does Benthic|can you) (read|load|write)?",
             "(What|Which) (formats|checkpoint formats|layouts) are supported?",
         ),
     ),
@@ -238,11 +239,17 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "Hello! How can I help?",
-        ("(Hi|Hello|Hey|Hey there|Hi there|Good morning|Good evening|Good day|Greetings)( Benthic|)(!|.|)", "(Hi|Hello), (you|bot|model|friend)(!|)"),
+        (
+            "(Hi|Hello|Hey|Hey there|Hi there|Good morning|Good evening|Good day|Greetings)( Benthic|)(!|.|)",
+            "(Hi|Hello), (you|bot|model|friend)(!|)",
+        ),
     ),
     (
         "You are welcome.",
-        ("(Thanks|Thank you|Many thanks|Thanks a lot|Thank you so much|Cheers)(!|.|)", "(Great|Good|Perfect), (thanks|thank you)(!|.|)"),
+        (
+            "(Thanks|Thank you|Many thanks|Thanks a lot|Thank you so much|Cheers)(!|.|)",
+            "(Great|Good|Perfect), (thanks|thank you)(!|.|)",
+        ),
     ),
     (
         "I am fine, thank you. How can I help?",
@@ -266,7 +273,7 @@ BEYOND: tuple[tuple[str, tuple[str, ...]], ...] = (
             "Write (a poem|a program|a function|some code|an email|a letter|a song).",
             "(Who|What) is (the president|the king|the mayor|the capital|the population) of {c}?",
             "(Who is|Who was|Do you know) {n}?",
-            "(What is|What's) the (meaning of life|capital of {c}|best {w}|point of {w}|difference between {w} and {v})?",
+            "(What is|What's) the (meaning of life|capital of {c}|best {w}|difference between {w} and {v})?",
             "(What is|What's|What are|Define|Explain|Describe) (a {w}|{w}|the {w})?",
             "What does (the word {w}|{w}) mean?",
             "Translate (this|{w}|the word {w}|hello) (into|to) (French|German|Spanish|Chinese|Latin).",

@@ -56,7 +56,9 @@ def words_by_entry(tokenizer: Tokenizer, words: Iterable[str]) -> tuple[tuple[st
     found: dict[int, list[str]] = defaultdict(list)
     candidates = sorted({cased for word in words for cased in (word, word.capitalize())})
     for frame in FRAMES:
-        for word, encoding in zip(candidates, tokenizer.encode_batch([frame.format(word) for word in candidates]), strict=True):
+        for word, encoding in zip(
+            candidates, tokenizer.encode_batch([frame.format(word) for word in candidates]), strict=True
+        ):
             for entry in entries.keys() & set(encoding.ids):
                 found[entry].append(word)
     rng = random.Random("entries")

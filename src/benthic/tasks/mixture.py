@@ -67,7 +67,7 @@ MIXTURES: dict[str, dict[str, float]] = {
         "long text": 0.7,
     },
 }
-"""Name of a stage's mixture to shares of documents. The long stage keeps a share of short ones, lest they be forgotten."""
+"""Name of a stage's mixture to shares of documents; the long stage keeps short ones, lest they be forgotten."""
 
 THINKING_SHARE = {"addition": 0.3, "subtraction": 0.3}
 """Share of thinking where it is not 0.4: sums are learned early with thinking and late without."""

@@ -2,30 +2,37 @@
 
 import random
 
-FIRST_NAMES = tuple(
-    "Anna Ben Carla David Elena Felix Grace Henry Iris Jonas Kate Liam Maria Noah Olivia Paul Quinn Rosa Sam Tina Uma "
-    "Victor Wendy Xavier Yuki Zoe Ahmed Bianca Chen Dmitri Emma Farid Greta Hugo Ines Jack Karim Lena Marco Nina Omar "
-    "Priya Raj Sofia Tom Ursula Vera Will Alice Bob Charlie Diana Eric Fiona George Hannah Ivan Julia Kevin Laura Mike".split()
+
+def listed(words: str) -> tuple[str, ...]:
+    return tuple(words.split())
+
+
+FIRST_NAMES = listed(
+    "Anna Ben Carla David Elena Felix Grace Henry Iris Jonas Kate Liam Maria Noah Olivia Paul Quinn Rosa Sam Tina "
+    "Uma Victor Wendy Xavier Yuki Zoe Ahmed Bianca Chen Dmitri Emma Farid Greta Hugo Ines Jack Karim Lena Marco "
+    "Nina Omar Priya Raj Sofia Tom Ursula Vera Will Alice Bob Charlie Diana Eric Fiona George Hannah Ivan Julia "
+    "Kevin Laura Mike"
 )
-SURNAMES = tuple(
-    "Smith Jones Brown Garcia Miller Rossi Novak Kim Lee Tanaka Silva Khan Weber Dubois Ivanov Olsen Costa Berg Moreau "
-    "Walker Young King Wright Hill Fischer Lopez Santos Clark Evans Turner Cooper Reed Murphy Sato Singh Patel".split()
+SURNAMES = listed(
+    "Smith Jones Brown Garcia Miller Rossi Novak Kim Lee Tanaka Silva Khan Weber Dubois Ivanov Olsen Costa Berg "
+    "Moreau Walker Young King Wright Hill Fischer Lopez Santos Clark Evans Turner Cooper Reed Murphy Sato Singh "
+    "Patel"
 )
-CITIES = tuple(
-    "Oslo Paris Berlin London Madrid Rome Vienna Prague Lisbon Dublin Athens Warsaw Helsinki Stockholm Tokyo Seoul "
-    "Beijing Shanghai Delhi Mumbai Cairo Nairobi Lagos Toronto Boston Chicago Denver Seattle Austin Miami Lima Bogota "
-    "Santiago Sydney Melbourne Auckland Istanbul Zurich Geneva Milan Hamburg Munich Copenhagen Amsterdam Brussels Porto "
-    "Bergen Lyon Kyoto Osaka Houston Dallas Portland Montreal Vancouver".split()
+CITIES = listed(
+    "Oslo Paris Berlin London Madrid Rome Vienna Prague Lisbon Dublin Athens Warsaw Helsinki Stockholm Tokyo "
+    "Seoul Beijing Shanghai Delhi Mumbai Cairo Nairobi Lagos Toronto Boston Chicago Denver Seattle Austin Miami "
+    "Lima Bogota Santiago Sydney Melbourne Auckland Istanbul Zurich Geneva Milan Hamburg Munich Copenhagen "
+    "Amsterdam Brussels Porto Bergen Lyon Kyoto Osaka Houston Dallas Portland Montreal Vancouver"
 )
-ITEMS = tuple(
-    "apples chairs books lamps pens tables shoes bottles cups phones tickets shirts cables plates keys coins stamps cards "
-    "marbles boxes stones shells bricks candles flowers eggs oranges pencils".split()
+ITEMS = listed(
+    "apples chairs books lamps pens tables shoes bottles cups phones tickets shirts cables plates keys coins "
+    "stamps cards marbles boxes stones shells bricks candles flowers eggs oranges pencils"
 )
-COLORS = tuple("red blue green black white yellow brown gray orange purple pink".split())
-JOBS = tuple(
-    "teacher doctor engineer nurse baker farmer pilot lawyer painter writer driver chef singer plumber dentist".split()
+COLORS = listed("red blue green black white yellow brown gray orange purple pink")
+JOBS = listed(
+    "teacher doctor engineer nurse baker farmer pilot lawyer painter writer driver chef singer plumber dentist"
 )
-DAYS = tuple("Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split())
+DAYS = listed("Monday Tuesday Wednesday Thursday Friday Saturday Sunday")
 CITY_ENDINGS = ("", "n", "r", "s", "ville", "ton", "burg", "stad", "mouth")
 
 

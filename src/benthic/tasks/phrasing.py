@@ -54,7 +54,9 @@ def word_request(rng: random.Random, forms: Sequence[str], **slots: object) -> s
 
 def lower_outside_slots(form: str) -> str:
     parts = form.split("{")
-    return "{".join([parts[0].lower(), *(slot + "}" + text.lower() for slot, _, text in (p.partition("}") for p in parts[1:]))])
+    return "{".join(
+        [parts[0].lower(), *(slot + "}" + text.lower() for slot, _, text in (p.partition("}") for p in parts[1:]))]
+    )
 
 
 def system_prompt(rng: random.Random) -> str:

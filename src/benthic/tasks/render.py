@@ -1,7 +1,7 @@
 """A conversation as the text that the model sees, in pieces with loss weights.
 
-This is DeepSeek's prompt format (April 2026 dialect), written out for speed: training renders thousands of conversations
-a second. `tests/tasks/test_render.py` holds it to the server's own renderer, token for token.
+This is DeepSeek's prompt format (April 2026 dialect), written out for speed: training renders thousands of
+conversations a second. `tests/tasks/test_render.py` holds it to the server's own renderer, token for token.
 """
 
 import json
@@ -21,12 +21,13 @@ EFFORT = (
     "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
     "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root cause, "
     "rigorously stress-testing your logic against all potential paths, edge cases, and adversarial scenarios.\n"
-    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered alternative, "
-    "and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n"
+    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
+    "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\n\n"
 )
 TOOLS_BEFORE = f"""## Tools
 
-You have access to a set of tools to help answer the user's question. You can invoke tools by writing a "<{DSML}tool_calls>" block like the following:
+You have access to a set of tools to help answer the user's question. \
+You can invoke tools by writing a "<{DSML}tool_calls>" block like the following:
 
 <{DSML}tool_calls>
 <{DSML}invoke name="$TOOL_NAME">
@@ -38,9 +39,11 @@ You have access to a set of tools to help answer the user's question. You can in
 </{DSML}invoke>
 </{DSML}tool_calls>
 
-String parameters should be specified as is and set `string="true"`. For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
+String parameters should be specified as is and set `string="true"`. \
+For all other types (numbers, booleans, arrays, objects), pass the value in JSON format and set `string="false"`.
 
-If thinking_mode is enabled (triggered by {THINK}), you MUST output your complete reasoning inside {THINK}...{END_THINK} BEFORE any tool calls or final response.
+If thinking_mode is enabled (triggered by {THINK}), \
+you MUST output your complete reasoning inside {THINK}...{END_THINK} BEFORE any tool calls or final response.
 
 Otherwise, output directly after {END_THINK} with tool calls or final response.
 
@@ -49,7 +52,9 @@ Otherwise, output directly after {END_THINK} with tool calls or final response.
 """
 TOOLS_AFTER = "\n\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls.\n"
 SCHEMA_BEFORE = "## Response Format:\n\nYou MUST strictly adhere to the following schema to reply:\n"
-JSON_OBJECT = "You are a helpful assistant designed to output JSON.\n## Response Format:\n\nReply with JSON object ONLY."
+JSON_OBJECT = (
+    "You are a helpful assistant designed to output JSON.\n## Response Format:\n\nReply with JSON object ONLY."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +102,9 @@ def render_replies(exchange: Exchange, thinking: bool, shows_reasoning: bool) ->
         results = "\n\n".join(f"<tool_result>{result}</tool_result>" for result in exchange.results)
         segments.append(Segment(USER + results + ASSISTANT))
     segments += render_thought(exchange.final_reasoning if exchange.calls else exchange.reasoning, shows_reasoning)
-    segments.append(Segment(exchange.expected(thinking), answer_weight(exchange, thinking, shows_reasoning), exchange.spelled))
+    segments.append(
+        Segment(exchange.expected(thinking), answer_weight(exchange, thinking, shows_reasoning), exchange.spelled)
+    )
     segments.append(Segment(EOS, 1.0))
     return segments
 

@@ -37,7 +37,9 @@ class Sources:
             content = json.loads(gzip.decompress(path.read_bytes()))
             words, text = tuple(content["words"]), {part: list(content[part]) for part in TEXT_PARTS}
         except FileNotFoundError:
-            raise DataError(f"no training text at {path}; `python scripts/prepare_text.py` makes it on Debian") from None
+            raise DataError(
+                f"no training text at {path}; `python scripts/prepare_text.py` makes it on Debian"
+            ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is not what scripts/prepare_text.py writes ({error!r}); make it again") from error
         return cls(Lexicon(words, words_by_entry(tokenizer, words) if tokenizer else ()), text)

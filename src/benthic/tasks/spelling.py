@@ -146,17 +146,17 @@ def count_aloud(word: str, letter: str) -> tuple[str, int]:
 
 
 def spelling(rng: random.Random, lexicon: Lexicon) -> Exchange:
-    """One to six words, spelled out or each reversed: many letters a token, so it teaches the entries' spelling fast."""
+    """One to six words, spelled out or each reversed: many letters a token, so entries' spelling is learned fast."""
     words = [lexicon.draw(rng) for _ in range(rng.randint(1, 6))]
     listing = ", ".join(words)
     if len(words) > 1 and rng.random() < 0.5:
-        answer, forms, is_reversed = ", ".join(word[::-1] for word in words), REVERSE_LIST_FORMS, True
+        answer, is_reversed = ", ".join(word[::-1] for word in words), True
     else:
-        answer, forms, is_reversed = ", ".join(" ".join(word) for word in words), SPELL_FORMS, False
+        answer, is_reversed = ", ".join(" ".join(word) for word in words), False
     return Exchange(
         task="spelling",
         operands=tuple(f"word|{word.lower()}" for word in words),
-        question=word_request(rng, forms, w=listing),
+        question=word_request(rng, REVERSE_LIST_FORMS if is_reversed else SPELL_FORMS, w=listing),
         reasoning="",
         answer=answer,
         spelled=is_reversed,

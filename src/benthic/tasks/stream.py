@@ -76,7 +76,8 @@ def short_text(rng: random.Random, text: dict[str, list[str]]) -> str:
 def long_text(rng: random.Random, text: dict[str, list[str]]) -> str:
     """Neighbouring passages joined to a long document."""
     part, length = draw_part(rng, text), draw_length(rng)
-    start, pieces, size = rng.randrange(len(text[part])), [], 0
+    start, size = rng.randrange(len(text[part])), 0
+    pieces: list[str] = []
     while size < length:
         pieces.append(text[part][(start + len(pieces)) % len(text[part])])
         size += len(pieces[-1])

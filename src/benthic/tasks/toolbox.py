@@ -60,9 +60,13 @@ def report(rng: random.Random, **values: Any) -> str:
 
 
 def weather(rng: random.Random, lexicon: Lexicon) -> Tool:
-    name = rng.choice(("get_weather", "get_weather", "weather", "get_current_weather", "current_weather", "weather_lookup"))
+    name = rng.choice(
+        ("get_weather", "get_weather", "weather", "get_current_weather", "current_weather", "weather_lookup")
+    )
     place = rng.choice(("location", "location", "city", "city", "place"))
-    description = rng.choice(("Get the current weather", "Get the weather for a city", "Returns the weather at a location"))
+    description = rng.choice(
+        ("Get the current weather", "Get the weather for a city", "Returns the weather at a location")
+    )
     properties: Json = {place: string_property(rng, "City name", "The city", "Name of the city")}
     has_unit = rng.random() < 0.4
     if has_unit:
@@ -186,8 +190,25 @@ def light(rng: random.Random, lexicon: Lexicon) -> Tool:
     name = rng.choice(("set_light", "switch_light", "light"))
     flag = rng.choice(("on", "state", "enabled"))
     description = rng.choice(("Switch a light on or off", "Control the lights", "Sets the light of a room"))
-    forms = ("Turn {o} the light in the {r}.", "Switch the {r} light {o}.", "Light {o} in the {r}, please.", "Turn the light {o} in the {r}.")
-    rooms = ("kitchen", "bathroom", "bedroom", "office", "garage", "hall", "cellar", "attic", "garden", "library", "studio")
+    forms = (
+        "Turn {o} the light in the {r}.",
+        "Switch the {r} light {o}.",
+        "Light {o} in the {r}, please.",
+        "Turn the light {o} in the {r}.",
+    )
+    rooms = (
+        "kitchen",
+        "bathroom",
+        "bedroom",
+        "office",
+        "garage",
+        "hall",
+        "cellar",
+        "attic",
+        "garden",
+        "library",
+        "studio",
+    )
 
     def draw(rng: random.Random) -> Errand:
         room = rng.choice(rooms) if rng.random() < 0.6 else rng.choice(lexicon.words)
@@ -210,8 +231,22 @@ def message(rng: random.Random, lexicon: Lexicon) -> Tool:
     name = rng.choice(("send_message", "send_message", "message", "send_sms", "send_email"))
     to, text = rng.choice((("to", "text"), ("recipient", "text"), ("recipient", "message"), ("to", "body")))
     description = rng.choice(("Send a message to a person", "Sends a message", "Message someone"))
-    forms = ("Send a message to {n}: {t}", "Tell {n}: {t}", "Write to {n}: {t}", "Message {n}: {t}", "Let {n} know: {t}")
-    texts = ("see you at {h}", "I am late", "the meeting is on {d}", "call me on {d}", "bring the {w}", "where is the {w}?", "dinner at {h}")
+    forms = (
+        "Send a message to {n}: {t}",
+        "Tell {n}: {t}",
+        "Write to {n}: {t}",
+        "Message {n}: {t}",
+        "Let {n} know: {t}",
+    )
+    texts = (
+        "see you at {h}",
+        "I am late",
+        "the meeting is on {d}",
+        "call me on {d}",
+        "bring the {w}",
+        "where is the {w}?",
+        "dinner at {h}",
+    )
 
     def draw(rng: random.Random) -> Errand:
         person = first_name(rng)
@@ -233,7 +268,11 @@ def calendar(rng: random.Random, lexicon: Lexicon) -> Tool:
     name = rng.choice(("add_event", "create_event", "schedule_meeting", "add_meeting"))
     who = rng.choice(("person", "with", "attendee"))
     description = rng.choice(("Add a meeting to the calendar", "Schedule a meeting", "Creates a calendar entry"))
-    forms = ("Schedule a meeting with {n} on {d} at {h}.", "Meet {n} on {d} at {h}.", "Plan a meeting on {d} at {h} with {n}.")
+    forms = (
+        "Schedule a meeting with {n} on {d} at {h}.",
+        "Meet {n} on {d} at {h}.",
+        "Plan a meeting on {d} at {h} with {n}.",
+    )
 
     def draw(rng: random.Random) -> Errand:
         person, day, hour = first_name(rng), rng.choice(DAYS), rng.randint(1, 23)
@@ -253,13 +292,23 @@ def calendar(rng: random.Random, lexicon: Lexicon) -> Tool:
 
 def attribute(rng: random.Random, lexicon: Lexicon) -> Tool:
     """A tool that the model has never seen: an invented or unusual attribute of an invented thing."""
-    what = rng.choice(("price", "status", "address", "phone", "age", "height", "owner", "size", "rank", "salary", "weight", "score"))
+    what = rng.choice(
+        ("price", "status", "address", "phone", "age", "height", "owner", "size", "rank", "salary", "weight", "score")
+    )
     if rng.random() < 0.4:
         what = rng.choice(lexicon.words) if rng.random() < 0.6 else invented_word(rng)
     argument = rng.choice(("name", "item", "id", "key", "query", "product", "user", "title", what + "_of", "symbol"))
     name = rng.choice(("get_{}", "lookup_{}", "find_{}", "fetch_{}", "{}_lookup", "query_{}")).format(what)
-    description = rng.choice(("Get the {}", "Look up the {}", "Returns the {}", "Finds the {} of something")).format(what)
-    forms = ("What is the {w} of {x}?", "Look up the {w} of {x}.", "Get the {w} of {x}.", "Find the {w} of {x}.", "Tell me the {w} of {x}.")
+    description = rng.choice(("Get the {}", "Look up the {}", "Returns the {}", "Finds the {} of something")).format(
+        what
+    )
+    forms = (
+        "What is the {w} of {x}?",
+        "Look up the {w} of {x}.",
+        "Get the {w} of {x}.",
+        "Find the {w} of {x}.",
+        "Tell me the {w} of {x}.",
+    )
 
     def draw(rng: random.Random) -> Errand:
         thing = rng.choice((first_name, city, lambda r: r.choice(lexicon.words)))(rng)
