@@ -36,8 +36,10 @@ create_venv() {
 
 if ! [ -x "$venv/bin/python" ] || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     rm -rf "$venv"
-    create_venv "$(find_python)"
+    python=$(find_python)
+    create_venv "$python"
 fi
+echo "Installing into $venv; the first time takes a few minutes."
 install=("$venv/bin/python" -m pip install -q --disable-pip-version-check -c constraints.txt)
 # The build tool comes from the constraints too, so the build itself is reproducible.
 "${install[@]}" setuptools

@@ -1,0 +1,72 @@
+"""The documents say what is so: the file tree, the links, the configurations, the decisions."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from benthic.shapes import LEGEND
+from scripts.write_docs import ARCHITECTURE, CONFIGURATION, render_configuration, with_tree
+from tests.test_architecture import MAY_IMPORT
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DECISIONS = sorted((ROOT / "docs" / "adr").glob("0*.md"))
+
+
+def test_the_file_tree_is_that_of_the_repository() -> None:
+    text = ARCHITECTURE.read_text()
+    assert with_tree(text) == text, "run `make docs`"
+
+
+def test_the_configuration_page_is_that_of_the_dataclasses() -> None:
+    assert CONFIGURATION.read_text() == render_configuration(), "run `make docs`"
+
+
+def test_the_table_of_rooms_is_the_tested_one() -> None:
+    rows = re.findall(
+        r"^\| `?([\w.]+)/?`?(?: \(package root\))? \|.*\| ([^|]+) \|$", ARCHITECTURE.read_text(), re.MULTILINE
+    )
+    table = {
+        room.removesuffix(".py"): set(allowed.replace("`", "").split(", ")) for room, allowed in rows if room != "room"
+    }
+    unbuilt = {"parallel", "sandbox", "rl"}
+    assert table.pop("cli") == {"all", "lazily"}
+    assert table == {
+        room: set(allowed) - unbuilt
+        for room, allowed in MAY_IMPORT.items()
+        if room not in unbuilt | {"cli", "__main__"}
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_decisions_are_numbered_without_gaps_and_listed() -> None:
+    assert [int(page.name[:4]) for page in DECISIONS] == list(range(1, len(DECISIONS) + 1))
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    assert [page.name for page in DECISIONS if f"({page.name})" not in index] == []
+
+
+@pytest.mark.parametrize("page", DECISIONS, ids=lambda page: page.stem)
+def test_a_decision_has_all_its_parts(page: Path) -> None:
+    headings = re.findall(r"^## (.*)$", page.read_text(), re.MULTILINE)
+    assert headings == ["Context", "Options", "Decision", "Consequences", "How we would know that it was wrong"]
+
+
+@pytest.mark.parametrize("recipe", sorted((ROOT / "recipes").glob("*.toml")), ids=lambda path: path.name)
+def test_recipes_are_toml(recipe: Path) -> None:
+    assert tomllib.loads(recipe.read_text())
+
+
+def test_every_letter_of_the_legend_is_used() -> None:
+    shapes = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for shape in re.findall(r"\[([\w*+/(), .]+)\]", path.read_text()):
+            shapes.update(re.findall(r"[A-Za-z]", re.sub(r"[A-Za-z]{2,}", "", shape)))
+    assert sorted(LEGEND.keys() - shapes) == []
