@@ -4,8 +4,9 @@ Start with `prompt.py` (a request becomes ids) and `stream.py` (ids become the r
 """
 
 from benthic.text.conversation import Rendered, render_reply
+from benthic.text.convert import render_conversation
 from benthic.text.detokenize import Detokenizer, StopStrings
-from benthic.text.prompt import Prompt, PromptEncoder, Sampling, render_conversation
+from benthic.text.prompt import Prompt, PromptEncoder, Sampling
 from benthic.text.settings import PromptSettings, read_prompt_settings
 from benthic.text.stream import Reply, ReplyStream, read_reply
 from benthic.text.tokenizer import Tokenizer

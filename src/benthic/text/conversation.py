@@ -1,12 +1,13 @@
 """Conversations and replies as the model reads them, on deepseek-recipe (rules: model.md section 6).
 
-Three things the recipe leaves to us: the dialect of the reasoning effort, changes to a converted conversation, and the
+Three things the recipe leaves to us: the April dialect, changes to a converted conversation, and the
 exact text of a *reply* (what the model has to generate after a prompt), which training data needs. Everything rendered
 is a list of segments (text, is_control): control segments are one token each, the text between them is plain, so a
 user's literal `</think>` never becomes the token. `Tokenizer.encode_segments` turns segments into ids.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -26,6 +27,9 @@ _APRIL_EFFORT: dict[Effort | None, Effort] = {
 }
 """April to recipe: the recipe writes for `high` the text that April wrote for `max`, and for `low` none."""
 
+_EMPTY_CALL = re.compile(r'\A(invoke name="[^"]*">\n)(</)\Z')
+"""A call without arguments, in which April left a line empty. Whole between two DSML tokens only we can write it."""
+
 
 class Rendered(NamedTuple):
     """A piece of conversation as (text, is_control) segments."""
@@ -42,9 +46,12 @@ class Rendered(NamedTuple):
         return tokenizer.encode_segments(self.segments)
 
 
-def render(conversation: recipe.Conversation) -> Rendered:
-    """The prompt of a conversation whose effort is already in the recipe's dialect."""
-    return _segments(recipe.DeepseekV4Encoding().render_conversation(conversation))
+def render(conversation: recipe.Conversation, dialect: Dialect) -> Rendered:
+    """The prompt of a conversation whose effort `rebuild` has shifted to the dialect."""
+    segments = _segments(recipe.DeepseekV4Encoding().render_conversation(conversation))
+    if dialect == "2026-04":
+        segments = [(_EMPTY_CALL.sub(r"\1\n\2", text), is_control) for text, is_control in segments]
+    return Rendered(tuple(segments))
 
 
 def render_reply(
@@ -53,6 +60,7 @@ def render_reply(
     content: str = "",
     reasoning: str = "",
     tool_calls: Sequence[Mapping[str, Any]] = (),
+    dialect: Dialect = "2026-04",
 ) -> Rendered:
     """What the model generates after a prompt: reasoning, `</think>`, content, tool calls and EOS.
 
@@ -64,6 +72,7 @@ def render_reply(
         content: the answer.
         reasoning: the thoughts.
         tool_calls: each {"name": str, "arguments": object or its JSON text}.
+        dialect: the checkpoint's.
     """
     assert thinking or not reasoning, "a reply without thinking has no reasoning"
     calls = [
@@ -71,12 +80,12 @@ def render_reply(
         for position, call in enumerate(tool_calls)
     ]
     turn = recipe.Conversation(
-        [recipe.UserMessage(""), recipe.AssistantMessage(content, reasoning, calls or None)],
+        [recipe.UserMessage(""), recipe.AssistantMessage(content, reasoning if thinking else None, calls or None)],
         thinking_mode=thinking,
         tools=[recipe.ToolDefinition("any")],  # with tools offered, no reasoning is dropped
         reasoning_effort="low",
     )
-    segments = render(turn).segments
+    segments = render(turn, dialect).segments
     start = segments.index((ASSISTANT, True)) + 2  # past the think token that the prompt ends with
     return Rendered(segments[start : segments.index((EOS, True)) + 1])
 
@@ -91,14 +100,13 @@ def rebuild(
 ) -> recipe.Conversation:
     """A converted conversation with the effort shifted to the dialect, and what the conversion could not say."""
     schema = conversation.response_schema if response_schema is None else response_schema
-    has_own_form = conversation.response_format in ("text", "json_object") and schema is None
     return recipe.Conversation(
         _with_prefill(conversation.messages) if is_prefill else conversation.messages,
         thinking_mode=conversation.thinking_mode,
         tools=conversation.tools,
         tool_choice="required" if must_call_tool else conversation.tool_choice,
         reasoning_effort=shift_effort(conversation.reasoning_effort, dialect),
-        response_format="json_object" if has_own_form and conversation.response_format == "json_object" else "text",
+        response_format="json_object" if conversation.response_format == "json_object" and schema is None else "text",
         response_schema=schema,
         response_regex=conversation.response_regex,
     )
@@ -118,7 +126,7 @@ def _json_text(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
 
 
-def _segments(rendered: recipe.RenderedPrompt) -> Rendered:
+def _segments(rendered: recipe.RenderedPrompt) -> list[tuple[str, bool]]:
     segments: list[tuple[str, bool]] = []
     end = 0
     for start, stop in rendered.special_ranges:
@@ -128,4 +136,4 @@ def _segments(rendered: recipe.RenderedPrompt) -> Rendered:
         end = stop
     if end < len(rendered.prompt):
         segments.append((rendered.prompt[end:], False))
-    return Rendered(tuple(segments))
+    return segments

@@ -6,36 +6,25 @@ One path for `/v1/chat/completions`, `/v1/responses` and `/v1/messages`:
     encoder = PromptEncoder(tokenizer, context_len=8192, settings=read_prompt_settings(folder), served_names=("tiny",))
     prompt = encoder.encode("chat", request_bytes)      # RequestError names field, value and what is allowed
     prompt.token_ids                                    # to the engine
-    prompt.sampling                                     # field names of engine.SamplingParams: asdict(prompt.sampling)
-    prompt.num_samples                                  # n; sample i is seeded prompt.sampling.seed + i
+    SamplingParams(**asdict(prompt.sampling), n=prompt.num_samples)
     ReplyStream(prompt, tokenizer, reply_id=...)        # benthic.text.stream reads the generated ids
 
 What `split.py` takes out of a request and why is written there; the mode of thinking is decided in `thinking.py`.
 """
 
-import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import deepseek_recipe as recipe
 
 from benthic.errors import PromptTooLong, RequestError, UnknownModel
-from benthic.text.conversation import Rendered, rebuild, render
+from benthic.text.conversation import Rendered
+from benthic.text.convert import RECIPE_MODEL, convert
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD, Protocol
-from benthic.text.settings import Dialect, PromptSettings
-from benthic.text.split import MAX_UNSIGNED, Extras, Split, split
+from benthic.text.settings import PromptSettings
+from benthic.text.split import Extras, Split, split
 from benthic.text.tokenizer import Tokenizer
-
-_RECIPE_MODEL = "DeepSeek-V4-Pro"
-"""The recipe knows two encodings by model name; every V4 checkpoint of any size has the one of this name."""
-
-_REQUESTS = {
-    "chat": recipe.ChatCompletionRequest,
-    "responses": recipe.ResponsesRequest,
-    "messages": recipe.MessagesRequest,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +103,6 @@ class PromptEncoder:
         self.settings = settings or PromptSettings()
         self._served_names = served_names
         self._is_strict = is_strict
-        self._encoding = recipe.DeepseekV4Encoding().with_tokenizer(tokenizer.recipe)
 
     def encode(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Prompt:
         """Read a request body and write its prompt.
@@ -130,13 +118,13 @@ class PromptEncoder:
         """
         parts = self._split(protocol, raw)
         model = self._resolve_model(parts.model)
-        converted = _convert(protocol, parts, self.settings.prompt_dialect)
-        token_ids = _encode(self._encoding, converted.conversation)
+        converted = convert(protocol, parts, self.settings.prompt_dialect)
+        token_ids = converted.rendered.encode(self._tokenizer)
         return Prompt(
             protocol=protocol,
             token_ids=token_ids,
             model=model,
-            thinking=converted.conversation.thinking_mode,
+            thinking=parts.extras.mode.thinking,
             is_stream=converted.request.stream,
             include_usage=parts.extras.include_usage,
             num_samples=parts.extras.num_samples,
@@ -151,19 +139,18 @@ class PromptEncoder:
 
     def count(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> int:
         """Prompt tokens of a body, its model and limits aside (`/v1/messages/count_tokens`)."""
-        converted = _convert(protocol, self._split(protocol, raw), self.settings.prompt_dialect)
-        return len(_encode(self._encoding, converted.conversation))
+        return len(self.render(protocol, raw).encode(self._tokenizer))
 
     def render(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Rendered:
         """The prompt of a body as (text, is_control) segments; their ids are those of `encode`."""
-        return render(_convert(protocol, self._split(protocol, raw), self.settings.prompt_dialect).conversation)
+        return convert(protocol, self._split(protocol, raw), self.settings.prompt_dialect).rendered
 
     def _split(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Split:
         return split(protocol, raw, default_thinking=self.settings.default_thinking, is_strict=self._is_strict)
 
     def _resolve_model(self, model: str | None) -> str:
         if model is None:
-            return self._served_names[0] if self._served_names else _RECIPE_MODEL
+            return self._served_names[0] if self._served_names else RECIPE_MODEL
         if self._served_names and model not in self._served_names:
             raise UnknownModel(f"model is {model!r}; it must be one of {', '.join(self._served_names)}", param="model")
         return model
@@ -215,47 +202,6 @@ class PromptEncoder:
         return extras.max_tokens
 
 
-class _Converted(NamedTuple):
-    request: recipe.ConversationRequest
-    conversation: recipe.Conversation
-    """What to render: the converted conversation, rebuilt."""
-    echo: recipe.ResponsesEcho | None = None
-    namespace_tools: dict[str, tuple[str, str]] | None = None
-
-
-def _convert(protocol: Protocol, parts: Split, dialect: Dialect) -> _Converted:
-    options = recipe.ConversionOptions(
-        default_thinking_mode=parts.extras.mode.thinking,
-        thinking_max_tokens_upper_bound=MAX_UNSIGNED,
-        non_thinking_max_tokens_upper_bound=MAX_UNSIGNED,
-    )
-    echo = namespace_tools = None
-    try:
-        request = _REQUESTS[protocol]({**parts.body, "model": _RECIPE_MODEL})
-        if isinstance(request, recipe.ResponsesRequest):
-            echo, namespace_tools = request.echo(), request.namespace_tool_map(options)
-        converted = request.convert(options)
-    except recipe.ConversionError as error:
-        raise _refusal(error.body) from error
-    except (ValueError, OverflowError, TypeError) as error:
-        raise RequestError(str(error), param=_param(str(error))) from error
-    conversation = rebuild(
-        converted.conversation,
-        dialect,
-        response_schema=parts.extras.response_schema,
-        must_call_tool=parts.extras.must_call_tool,
-        is_prefill=parts.extras.is_prefill,
-    )
-    return _Converted(converted, conversation, echo, namespace_tools)
-
-
-def _encode(encoding: recipe.DeepseekV4Encoding, conversation: recipe.Conversation) -> list[int]:
-    try:
-        return list(encoding.encode(conversation))
-    except RuntimeError as error:
-        raise RequestError(f"the conversation cannot be encoded: {error}") from error
-
-
 def _constraint(request: recipe.ConversationRequest) -> Constraint | None:
     constraint = request.inference_options.output_constraint
     return Constraint(constraint.kind, constraint.schema) if constraint is not None else None
@@ -273,45 +219,3 @@ def _parsing(request: recipe.ConversationRequest, extras: Extras) -> recipe.Pars
 def _first(*values: float | None) -> float:
     """The first that is set, free of the noise of the recipe's single precision (0.95 is 0.949999988 there)."""
     return round(next(value for value in values if value is not None), 7)
-
-
-def _refusal(body: str) -> RequestError:
-    text = str(json.loads(body)["error"]["message"])
-    return RequestError(text, param=_param(text))
-
-
-def _param(message: str) -> str | None:
-    """The field a message of the recipe speaks of: 'tools[0].function.name', `messages`, or Invalid NAME value."""
-    found = re.search(r"Invalid '([\w\[\].]+)'|field `(\w+)`|Invalid (\w+) ", message)
-    return next((group for group in found.groups() if group), None) if found else None
-
-
-def render_conversation(
-    messages: Sequence[Mapping[str, Any]],
-    *,
-    tools: Sequence[Mapping[str, Any]] = (),
-    thinking: bool = False,
-    response_schema: Mapping[str, Any] | None = None,
-    settings: PromptSettings | None = None,
-) -> Rendered:
-    """The prompt of a chat request with these fields, by the server's own path; for training data.
-
-    The conversation ends where the model is to speak; what it then says is `render_reply`.
-
-    Args:
-        messages: as in a chat request (system, user, assistant with tool_calls, tool).
-        tools: as in a chat request, {"type": "function", "function": {...}}.
-        thinking: whether the prompt ends in `<think>`.
-        response_schema: JSON schema that the reply shall follow.
-        settings: the checkpoint's dialect.
-
-    Raises:
-        RequestError: what the server would refuse.
-    """
-    body: dict[str, Any] = {"messages": list(messages), "thinking": thinking}
-    if tools:
-        body["tools"] = list(tools)
-    if response_schema is not None:
-        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": response_schema}}
-    settings = settings or PromptSettings()
-    return render(_convert("chat", split("chat", body), settings.prompt_dialect).conversation)

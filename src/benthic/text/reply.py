@@ -3,7 +3,8 @@
 deepseek-recipe's `StreamProcessor` does the parsing. This file keeps away from it what it cannot take, and adds what it
 does not do (each found by trying it):
 
-- It drops an unfinished character at the end: we keep the undecided ids and give it their text (U+FFFD) before the end.
+- It drops an unfinished character at the end: we keep ids until their character is whole; what never becomes one goes
+  in as text (U+FFFD), without log-probabilities.
 - It shows EOS and turn markers as text: we give it an empty text that counts one token in their place.
 - It raises on a push after a stop string: we look at `finished` after every id, which is why ids go in one by one.
 - It swallows what follows the tool calls until the end of time: we finish the reply where their block closes.
@@ -11,6 +12,7 @@ does not do (each found by trying it):
 - It passes broken tool arguments on without a word: we read them at the end (`tool_call_errors`).
 """
 
+import codecs
 import json
 import math
 import time
@@ -69,7 +71,7 @@ class ReplyParser:
         self._sample = sample
         self._processor = recipe.StreamProcessor(_generator(prompt, reply_id), prompt.parsing, tokenizer.recipe)
         self._shown = _shown_control_ids(tokenizer)
-        self._undecided: list[int] = []
+        self._undecided: list[tuple[int, TokenLogprob | None]] = []
         self._block = _ToolBlock(prompt.parsing)
         self._calls = ToolCallWatch()
         self._response: Any = None
@@ -130,17 +132,27 @@ class ReplyParser:
         self.num_tokens += 1
         if not self._is_shown(token_id):
             return self._flush_undecided() + self._process(recipe.InferenceChunk.text("", 1))
-        # The processor's own rule: ids are undecided while their text ends in U+FFFD.
-        self._undecided.append(token_id)
-        text = b"".join(map(self._tokenizer.token_bytes, self._undecided)).decode("utf-8", errors="replace")
-        if not text.endswith("\ufffd"):
-            self._undecided.clear()
+        self._undecided.append((token_id, logprob))
+        data = self._undecided_bytes()
+        text, num_decided = codecs.utf_8_decode(data, "replace", False)
+        if num_decided < len(data):
+            return []
+        if text.endswith("\ufffd"):  # as tokens the processor would hold it, and lose it at the end
+            return self._flush_undecided()
+        ids = [token_id for token_id, _ in self._undecided]
+        payloads = self._process(recipe.InferenceChunk.tokens(ids, self._entries()))
+        self._undecided.clear()
+        return payloads + (self.finish("stop") if self._block.closes_with(text) else [])
+
+    def _entries(self) -> list[TokenLogprob] | None:
         asked = self._prompt.sampling.logprobs
-        entry = None if asked is None or logprob is None else [_finite(logprob, asked)]
-        payloads = self._process(recipe.InferenceChunk.tokens([token_id], entry))
-        if not self._undecided and self._block.closes_with(text):
-            payloads += self.finish("stop")
-        return payloads
+        entries = [logprob for _, logprob in self._undecided if logprob is not None]
+        if asked is None or len(entries) < len(self._undecided):
+            return None
+        return [_finite(entry, asked) for entry in entries]
+
+    def _undecided_bytes(self) -> bytes:
+        return b"".join(self._tokenizer.token_bytes(token_id) for token_id, _ in self._undecided)
 
     def _is_shown(self, token_id: int) -> bool:
         if token_id in self._tokenizer.control_ids:
@@ -148,12 +160,12 @@ class ReplyParser:
         return self._tokenizer.token(token_id) is not None
 
     def _flush_undecided(self) -> list[Payload]:
-        if not self._undecided or self.is_finished:
+        if not self._undecided:
             return []
-        text = b"".join(map(self._tokenizer.token_bytes, self._undecided)).decode("utf-8", errors="replace")
-        count = len(self._undecided)
+        text = self._undecided_bytes().decode("utf-8", errors="replace")
+        chunk = recipe.InferenceChunk.text(text, len(self._undecided))
         self._undecided.clear()
-        return self._process(recipe.InferenceChunk.text(text, count))
+        return self._process(chunk)
 
     def _process(self, chunk: recipe.InferenceChunk) -> list[Payload]:
         if self.is_finished:

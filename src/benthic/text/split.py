@@ -138,7 +138,7 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Extras
         top_p=read_number(body, "top_p", 0, 1, above=True),
         top_k=max(top_k or 0, 0),
         min_p=read_number(body, "min_p", 0, 1) or 0.0,
-        seed=read_integer(body, "seed", 0, 2**63 - 1),
+        seed=read_integer(body, "seed", -(2**63), 2**63 - 1),
         min_tokens=read_integer(body, "min_tokens", 0, MAX_UNSIGNED) or 0,
         ignore_eos=read_boolean(body, "ignore_eos") or False,
         stop_token_ids=read_integers(body, "stop_token_ids", 0, MAX_UNSIGNED),

@@ -1,0 +1,105 @@
+"""The one door to deepseek-recipe's conversion: a split request becomes a rendered prompt."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import deepseek_recipe as recipe
+
+from benthic.errors import RequestError
+from benthic.text.conversation import Rendered, rebuild, render
+from benthic.text.protocol_fields import Protocol
+from benthic.text.settings import Dialect, PromptSettings
+from benthic.text.split import MAX_UNSIGNED, Split, split
+
+RECIPE_MODEL = "DeepSeek-V4-Pro"
+"""The recipe knows two encodings by model name; every V4 checkpoint of any size has the one of this name."""
+
+_REQUESTS = {
+    "chat": recipe.ChatCompletionRequest,
+    "responses": recipe.ResponsesRequest,
+    "messages": recipe.MessagesRequest,
+}
+
+
+class Converted(NamedTuple):
+    """The recipe's request, its prompt, and what only Responses has."""
+
+    request: recipe.ConversationRequest
+    rendered: Rendered
+    echo: recipe.ResponsesEcho | None = None
+    namespace_tools: dict[str, tuple[str, str]] | None = None
+
+
+def convert(protocol: Protocol, parts: Split, dialect: Dialect) -> Converted:
+    """Let the recipe judge and convert a body, and render its prompt in the dialect.
+
+    Raises:
+        RequestError: what the recipe refuses, in its words; `param` where they name a field.
+    """
+    options = recipe.ConversionOptions(
+        default_thinking_mode=parts.extras.mode.thinking,
+        thinking_max_tokens_upper_bound=MAX_UNSIGNED,
+        non_thinking_max_tokens_upper_bound=MAX_UNSIGNED,
+    )
+    echo = namespace_tools = None
+    try:
+        request = _REQUESTS[protocol]({**parts.body, "model": RECIPE_MODEL})
+        if isinstance(request, recipe.ResponsesRequest):
+            echo, namespace_tools = request.echo(), request.namespace_tool_map(options)
+        converted = request.convert(options)
+    except recipe.ConversionError as error:
+        raise _refusal(error.body) from error
+    except (ValueError, OverflowError, TypeError) as error:
+        raise RequestError(str(error), param=_param(str(error))) from error
+    conversation = rebuild(
+        converted.conversation,
+        dialect,
+        response_schema=parts.extras.response_schema,
+        must_call_tool=parts.extras.must_call_tool,
+        is_prefill=parts.extras.is_prefill,
+    )
+    return Converted(converted, render(conversation, dialect), echo, namespace_tools)
+
+
+def render_conversation(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    thinking: bool = False,
+    response_schema: Mapping[str, Any] | None = None,
+    settings: PromptSettings | None = None,
+) -> Rendered:
+    """The prompt of a chat request with these fields, by the server's own path; for training data.
+
+    The conversation ends where the model is to speak; what it then says is `render_reply`.
+
+    Args:
+        messages: as in a chat request (system, user, assistant with tool_calls, tool).
+        tools: as in a chat request, {"type": "function", "function": {...}}.
+        thinking: whether the prompt ends in `<think>`.
+        response_schema: JSON schema that the reply shall follow.
+        settings: the checkpoint's dialect.
+
+    Raises:
+        RequestError: what the server would refuse.
+    """
+    body: dict[str, Any] = {"messages": list(messages), "thinking": thinking}
+    if tools:
+        body["tools"] = list(tools)
+    if response_schema is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": response_schema}}
+    settings = settings or PromptSettings()
+    return convert("chat", split("chat", body), settings.prompt_dialect).rendered
+
+
+def _refusal(body: str) -> RequestError:
+    text = str(json.loads(body)["error"]["message"])
+    return RequestError(text, param=_param(text))
+
+
+def _param(message: str) -> str | None:
+    """The field a message of the recipe speaks of: 'tools[0].function.name', `messages`, or Invalid NAME value."""
+    found = re.search(r"Invalid '([\w\[\].]+)'|field `(\w+)`|Invalid (\w+) ", message)
+    return next((group for group in found.groups() if group), None) if found else None
