@@ -21,7 +21,7 @@ def uses_cpu_kernel(impl: Impl, x: Tensor) -> bool:
     Raises:
         KernelInputError: the named implementation cannot take this device or dtype, or does not exist.
     """
-    fits = x.device.type == "cpu" and x.dtype != torch.float64
+    fits = x.is_cpu and x.dtype is not torch.float64
     if impl == "auto":
         return fits
     if impl == "cpu" and not fits:

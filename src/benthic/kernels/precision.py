@@ -16,7 +16,7 @@ EXP_LIMIT = 80.0
 
 def wide(x: Tensor) -> Tensor:
     """At least float32: the islands of model.md 3.3. Float64 stays, so that gradients can be checked in it."""
-    return x if x.dtype in (torch.float32, torch.float64) else x.to(torch.float32)
+    return x if x.dtype is torch.float32 or x.dtype is torch.float64 else x.to(torch.float32)
 
 
 def product_dtype(x: Tensor) -> torch.dtype:

@@ -1,12 +1,17 @@
 """The doors of hyper_connection: before a sub-layer, after it, and the head."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.hyper_connection.reference import HyperMix, hyper_head_ref, hyper_post_ref, hyper_pre_ref
-from benthic.kernels.hyper_connection.sinkhorn import sinkhorn_recomputing
+from benthic.kernels.hyper_connection.sinkhorn import sinkhorn_recomputing, sinkhorn_ref
 from benthic.kernels.precision import wide
+from benthic.kernels.reference_gradient import with_reference_gradient
 
 __all__ = ["HyperMix", "hyper_head", "hyper_post", "hyper_pre", "sinkhorn"]
 
@@ -43,8 +48,10 @@ def hyper_pre(
     Source: model.md 2.2. A row has the same bits in any batch of at least the exactness check's rows.
     """
     _check(streams, fn, scale, base, 3, streams.shape[1] * (streams.shape[1] + 2))
-    require_reference(impl, "hyper_pre")
-    return hyper_pre_ref(streams, fn, scale, base, eps, iters, norm_eps)
+    if not uses_cpu_kernel(impl, streams):
+        return hyper_pre_ref(streams, fn, scale, base, eps, iters, norm_eps)
+    inputs = (streams, fn, scale, base)
+    return HyperMix(*with_reference_gradient(_cpu_pre(), hyper_pre_ref, inputs, eps, iters, norm_eps))
 
 
 def hyper_post(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -65,8 +72,9 @@ def hyper_post(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor, *, i
             f"output has shape {tuple(output.shape)}, streams {tuple(streams.shape)}, comb {tuple(comb.shape)}; "
             "they must be [R, D], [R, n, D], [R, n, n]"
         )
-    require_reference(impl, "hyper_post")
-    return hyper_post_ref(output, streams, post, comb)
+    if not uses_cpu_kernel(impl, streams):
+        return hyper_post_ref(output, streams, post, comb)
+    return with_reference_gradient(_cpu_post(), hyper_post_ref, (output, streams, post, comb))
 
 
 def hyper_head(
@@ -83,8 +91,9 @@ def hyper_head(
     Source: model.md 2.9.
     """
     _check(streams, fn, scale, base, 1, streams.shape[1])
-    require_reference(impl, "hyper_head")
-    return hyper_head_ref(streams, fn, scale, base, eps, norm_eps)
+    if not uses_cpu_kernel(impl, streams):
+        return hyper_head_ref(streams, fn, scale, base, eps, norm_eps)
+    return with_reference_gradient(_cpu_head(), hyper_head_ref, (streams, fn, scale, base), eps, norm_eps)
 
 
 def sinkhorn(comb_logits: Tensor, eps: float, iters: int, *, impl: Impl = "auto") -> Tensor:
@@ -102,8 +111,8 @@ def sinkhorn(comb_logits: Tensor, eps: float, iters: int, *, impl: Impl = "auto"
         raise KernelInputError(
             f"comb_logits has shape {tuple(comb_logits.shape)}, iters is {iters}; they must be [R, n, n] and at least 1"
         )
-    require_reference(impl, "sinkhorn")
-    return sinkhorn_recomputing(wide(comb_logits), eps, iters)
+    logits = wide(comb_logits)
+    return sinkhorn_recomputing(logits, eps, iters, _cpu_sinkhorn() if uses_cpu_kernel(impl, logits) else sinkhorn_ref)
 
 
 def _check(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, num_scales: int, num_outputs: int) -> None:
@@ -113,3 +122,31 @@ def _check(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, num_scales:
             f"streams have shape {tuple(streams.shape)}, fn {tuple(fn.shape)}, scale {tuple(scale.shape)}, base "
             f"{tuple(base.shape)}; they must be [R, n, D], [{num_outputs}, n*D], [{num_scales}], [{num_outputs}]"
         )
+
+
+@cache
+def _cpu_pre() -> Callable[..., Any]:
+    from benthic.kernels.hyper_connection.cpu import hyper_pre_cpu
+
+    return hyper_pre_cpu
+
+
+@cache
+def _cpu_post() -> Callable[..., Any]:
+    from benthic.kernels.hyper_connection.cpu import hyper_post_cpu
+
+    return hyper_post_cpu
+
+
+@cache
+def _cpu_head() -> Callable[..., Any]:
+    from benthic.kernels.hyper_connection.cpu import hyper_head_cpu
+
+    return hyper_head_cpu
+
+
+@cache
+def _cpu_sinkhorn() -> Callable[..., Tensor]:
+    from benthic.kernels.hyper_connection.sinkhorn_cpu import sinkhorn_cpu
+
+    return sinkhorn_cpu

@@ -7,10 +7,13 @@ keeps the input.
 Gradient of one step C' = C / S, S = sum(C) + eps over a dim: with h = g / S, dL/dC = h - sum(h * C') over the dim.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+Normalize = Callable[[Tensor, float, int], Tensor]
 
 
 def sinkhorn_ref(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
@@ -41,18 +44,18 @@ def _dims(iters: int) -> list[int]:
 
 class _Sinkhorn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, comb_logits: Tensor, eps: float, iters: int) -> Tensor:
+    def forward(ctx: Any, comb_logits: Tensor, eps: float, iters: int, normalize: Normalize) -> Tensor:
         ctx.save_for_backward(comb_logits)
         ctx.eps, ctx.iters = eps, iters
-        return sinkhorn_ref(comb_logits, eps, iters)
+        return normalize(comb_logits, eps, iters)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (comb_logits,) = ctx.saved_tensors
-        return sinkhorn_vjp(comb_logits, grads[0], ctx.eps, ctx.iters), None, None
+        return sinkhorn_vjp(comb_logits, grads[0], ctx.eps, ctx.iters), None, None, None
 
 
-def sinkhorn_recomputing(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
-    """`sinkhorn_ref` whose gradient keeps only the input."""
-    result: Tensor = _Sinkhorn.apply(comb_logits, eps, iters)  # type: ignore[no-untyped-call]
+def sinkhorn_recomputing(comb_logits: Tensor, eps: float, iters: int, normalize: Normalize = sinkhorn_ref) -> Tensor:
+    """`normalize(comb_logits, eps, iters)` (the reference or a kernel) with a gradient that keeps only the input."""
+    result: Tensor = _Sinkhorn.apply(comb_logits, eps, iters, normalize)  # type: ignore[no-untyped-call]
     return result

@@ -1,12 +1,16 @@
 """The doors of moe_permute: plan, dispatch, combine."""
 
+from collections.abc import Callable
+from functools import cache
+
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.moe_permute.autograd import combine, dispatch
 from benthic.kernels.moe_permute.reference import Permutation, moe_combine_ref, moe_permute_ref
+from benthic.kernels.reference_gradient import with_reference_gradient
 
 __all__ = ["Permutation", "moe_combine", "moe_dispatch", "moe_permute"]
 
@@ -28,7 +32,8 @@ def moe_permute(experts: Tensor, num_experts: int, min_rows: int, *, impl: Impl 
     """
     if experts.dim() != 2 or experts.dtype != torch.int64:
         raise KernelInputError(f"experts are {experts.dtype} {tuple(experts.shape)}; they must be int64 [R, K]")
-    require_reference(impl, "moe_permute")
+    if uses_cpu_kernel(impl, experts):
+        return _cpu_permute()(experts, num_experts, min_rows)
     most = experts.numel() + num_experts * max(min_rows - 1, 0)
     return moe_permute_ref(experts, num_experts, min_rows, most if experts.is_cuda else None)
 
@@ -51,13 +56,30 @@ def moe_combine(y: Tensor, slot: Tensor | Permutation, weights: Tensor | None = 
     Returns:
         [R, D] in at least float32, so that the shared expert can be added before the cast.
     """
-    require_reference(impl, "moe_combine")
     slots = slot.slot if isinstance(slot, Permutation) else slot
     if y.dim() != 2 or slots.dim() != 2 or (weights is not None and weights.shape != slots.shape):
         raise KernelInputError(
             f"y has shape {tuple(y.shape)}, slot {tuple(slots.shape)}, "
             f"weights {None if weights is None else tuple(weights.shape)}; they must be [N, D], [R, K], [R, K]"
         )
-    if isinstance(slot, Permutation) and torch.is_grad_enabled():
-        return combine(y, slot, weights)
-    return moe_combine_ref(y, slots, weights)
+    summing = _cpu_combine() if uses_cpu_kernel(impl, y) else moe_combine_ref
+    needs_gradient = torch.is_grad_enabled() and (y.requires_grad or (weights is not None and weights.requires_grad))
+    if not needs_gradient:
+        return summing(y, weights, slots)
+    if isinstance(slot, Permutation):
+        return combine(summing, y, weights, slot)
+    return with_reference_gradient(summing, moe_combine_ref, (y, weights), slots)
+
+
+@cache
+def _cpu_permute() -> Callable[..., Permutation]:
+    from benthic.kernels.moe_permute.cpu import moe_permute_cpu
+
+    return moe_permute_cpu
+
+
+@cache
+def _cpu_combine() -> Callable[..., Tensor]:
+    from benthic.kernels.moe_permute.cpu import moe_combine_cpu
+
+    return moe_combine_cpu

@@ -51,7 +51,7 @@ def moe_permute_ref(experts: Tensor, num_experts: int, min_rows: int, num_slots:
     return Permutation(source, pick, slot.view(experts.shape), ends.to(torch.int32), filler)
 
 
-def moe_combine_ref(y: Tensor, slot: Tensor, weights: Tensor | None) -> Tensor:
+def moe_combine_ref(y: Tensor, weights: Tensor | None, slot: Tensor) -> Tensor:
     """sum_k weights[r, k] * y[slot[r, k]], added in order k = 0 .. K-1 in float32."""
     picked = wide(y.index_select(0, slot.reshape(-1))).view(*slot.shape, y.shape[-1])
     if weights is not None:

@@ -1,10 +1,15 @@
 """The door of moe_route."""
 
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.moe_route.autograd import route
 from benthic.kernels.moe_route.reference import Routing, Score, moe_route_ref
 
 __all__ = ["Routing", "Score", "moe_route"]
@@ -44,8 +49,17 @@ def moe_route(
     Source: model.md 2.8. The same row has the same bits in any batch.
     """
     _check(logits, top_k, bias, experts)
-    require_reference(impl, "moe_route")
-    return moe_route_ref(logits, top_k, scale, score, bias, experts, normalize)
+    if not uses_cpu_kernel(impl, logits):
+        return moe_route_ref(logits, bias, experts, top_k, scale, score, normalize)
+    kernel = partial(_cpu(), bias=bias, experts=experts, top_k=top_k, scale=scale, score=score, normalize=normalize)
+    return route(logits, kernel, scale, score, normalize)
+
+
+@cache
+def _cpu() -> Callable[..., Any]:
+    from benthic.kernels.moe_route.cpu import moe_route_cpu
+
+    return moe_route_cpu
 
 
 def _check(logits: Tensor, top_k: int, bias: Tensor | None, experts: Tensor | None) -> None:

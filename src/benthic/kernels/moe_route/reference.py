@@ -17,6 +17,25 @@ class Routing(NamedTuple):
     experts: Tensor
 
 
+def moe_route_ref(
+    logits: Tensor,
+    bias: Tensor | None,
+    experts: Tensor | None,
+    top_k: int,
+    scale: float,
+    score: Score,
+    normalize: bool,
+) -> Routing:
+    scores = router_scores(logits, score)
+    if experts is None:
+        ranked = scores.detach() if bias is None else scores.detach() + bias.detach()
+        experts = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[:, :top_k].contiguous()
+    chosen = scores.gather(1, experts)
+    if normalize:
+        chosen = chosen / chosen.sum(-1, keepdim=True)
+    return Routing(chosen * scale, experts)
+
+
 def router_scores(logits: Tensor, score: Score) -> Tensor:
     """Positive scores of all experts.
 
@@ -28,23 +47,3 @@ def router_scores(logits: Tensor, score: Score) -> Tensor:
     if score == "sigmoid":
         return sigmoid(logits.clamp(min=-EXP_LIMIT))
     return softplus(logits.clamp(min=-EXP_LIMIT)).sqrt()
-
-
-def moe_route_ref(
-    logits: Tensor,
-    top_k: int,
-    scale: float,
-    score: Score,
-    bias: Tensor | None,
-    experts: Tensor | None,
-    normalize: bool,
-) -> Routing:
-    scores = router_scores(logits, score)
-    if experts is None:
-        with torch.no_grad():
-            ranked = scores if bias is None else scores + bias.to(scores.dtype)
-            experts = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[:, :top_k].contiguous()
-    chosen = scores.gather(1, experts)
-    if normalize:
-        chosen = chosen / chosen.sum(-1, keepdim=True)
-    return Routing(chosen * scale, experts)

@@ -1,9 +1,14 @@
 """The door of rms_norm."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.rms_norm.reference import rms_norm_ref
 
 
@@ -27,5 +32,13 @@ def rms_norm(x: Tensor, gain: Tensor | None, eps: float, *, impl: Impl = "auto")
         raise KernelInputError(
             f"gain has shape {tuple(gain.shape)}; x has {tuple(x.shape)}, so it must be [{x.shape[-1]}]"
         )
-    require_reference(impl, "rms_norm")
-    return rms_norm_ref(x, gain, eps)
+    if not uses_cpu_kernel(impl, x):
+        return rms_norm_ref(x, gain, eps)
+    return with_reference_gradient(_cpu(), rms_norm_ref, (x, gain), eps)
+
+
+@cache
+def _cpu() -> Callable[..., Any]:
+    from benthic.kernels.rms_norm.cpu import rms_norm_cpu
+
+    return rms_norm_cpu

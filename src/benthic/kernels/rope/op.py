@@ -1,13 +1,16 @@
 """The door of rope: frequencies (plain or YaRN), tables for positions, and the rotation."""
 
 import math
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.rope.reference import apply_rope_ref
 
 
@@ -98,8 +101,13 @@ def apply_rope(x: Tensor, table: RopeTable, inverse: bool = False, *, impl: Impl
             f"x has shape {tuple(x.shape)} and the table {tuple(table.cos.shape)}; they must be [R, d] or [R, H, d] "
             "and [R, r/2] with r <= d"
         )
-    require_reference(impl, "apply_rope")
-    sin = -table.sin if inverse else table.sin
-    if x.dim() == 2:
-        return apply_rope_ref(x[:, None, :], table.cos, sin)[:, 0, :]
-    return apply_rope_ref(x, table.cos, sin)
+    if not uses_cpu_kernel(impl, x):
+        return apply_rope_ref(x, table.cos, table.sin, inverse)
+    return with_reference_gradient(_cpu(), apply_rope_ref, (x, table.cos, table.sin), inverse)
+
+
+@cache
+def _cpu() -> Callable[..., Any]:
+    from benthic.kernels.rope.cpu import apply_rope_cpu
+
+    return apply_rope_cpu

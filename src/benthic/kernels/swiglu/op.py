@@ -1,10 +1,15 @@
 """The door of swiglu."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.swiglu.reference import swiglu_ref
 
 
@@ -36,5 +41,14 @@ def swiglu(
         raise KernelInputError(f"gate_up has shape {tuple(gate_up.shape)}; it must be [N, 2F]")
     if weights is not None and weights.shape != gate_up.shape[:1]:
         raise KernelInputError(f"weights has shape {tuple(weights.shape)}; it must be [{gate_up.shape[0]}]")
-    require_reference(impl, "swiglu")
-    return swiglu_ref(gate_up, limit, weights, gate_up.dtype if out_dtype is None else out_dtype)
+    dtype = gate_up.dtype if out_dtype is None else out_dtype
+    if not uses_cpu_kernel(impl, gate_up):
+        return swiglu_ref(gate_up, weights, limit, dtype)
+    return with_reference_gradient(_cpu(), swiglu_ref, (gate_up, weights), limit, dtype)
+
+
+@cache
+def _cpu() -> Callable[..., Any]:
+    from benthic.kernels.swiglu.cpu import swiglu_cpu
+
+    return swiglu_cpu

@@ -6,7 +6,7 @@ from torch import Tensor
 from benthic.kernels.precision import silu, wide
 
 
-def swiglu_ref(gate_up: Tensor, limit: float, weights: Tensor | None, out_dtype: torch.dtype) -> Tensor:
+def swiglu_ref(gate_up: Tensor, weights: Tensor | None, limit: float, out_dtype: torch.dtype) -> Tensor:
     gate, up = wide(gate_up).chunk(2, dim=-1)
     y = silu(gate.clamp(max=limit)) * up.clamp(-limit, limit)
     if weights is not None:

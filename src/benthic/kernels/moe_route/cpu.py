@@ -1,0 +1,112 @@
+"""moe_route on the CPU: scores, selection and weights of a row in one loop."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from benthic.kernels.moe_route.reference import Routing, Score
+from benthic.kernels.numba_kernel import float32s, int64s, kernel
+from benthic.kernels.numba_math import exp32, sigmoid32
+from benthic.kernels.precision import EXP_LIMIT
+
+SCORES: dict[Score, int] = {"sqrtsoftplus": 0, "sigmoid": 1, "softmax": 2}
+LIMIT = np.float32(-EXP_LIMIT)
+LINEAR = np.float32(20.0)
+
+
+def moe_route_cpu(
+    logits: Tensor,
+    bias: Tensor | None,
+    experts: Tensor | None,
+    top_k: int,
+    scale: float,
+    score: Score,
+    normalize: bool,
+) -> Routing:
+    """See `moe_route`."""
+    logits = logits.contiguous()
+    offsets = None if bias is None else bias.to(torch.float32).contiguous()
+    rows, num_experts = logits.shape
+    selects = experts is None
+    chosen = torch.empty((rows, top_k), dtype=torch.int64) if experts is None else experts.contiguous()
+    weights = torch.empty((rows, top_k), dtype=torch.float32)
+    _route(
+        logits.data_ptr(),
+        0 if offsets is None else offsets.data_ptr(),
+        chosen.data_ptr(),
+        weights.data_ptr(),
+        rows,
+        num_experts,
+        top_k,
+        SCORES[score],
+        scale,
+        selects,
+        normalize,
+    )
+    return Routing(weights, chosen)
+
+
+@kernel
+def _route(
+    logits_at: int,
+    bias_at: int,
+    experts_at: int,
+    weights_at: int,
+    rows: int,
+    num_experts: int,
+    top_k: int,
+    score: int,
+    scale: float,
+    selects: bool,
+    normalize: bool,
+) -> None:
+    experts, weights = int64s(experts_at, (rows, top_k)), float32s(weights_at, (rows, top_k))
+    scores, ranked = np.empty(num_experts, np.float32), np.empty(num_experts, np.float32)
+    for row in range(rows):
+        _score(float32s(logits_at + 4 * row * num_experts, (num_experts,)), scores, score)
+        if selects:
+            ranked[:] = scores
+            if bias_at:
+                ranked += float32s(bias_at, (num_experts,))
+            _select(ranked, experts[row])
+        total = np.float32(0.0)
+        for k in range(top_k):
+            weights[row, k] = scores[experts[row, k]]
+            total += weights[row, k]
+        for k in range(top_k):
+            share = weights[row, k] / total if normalize else weights[row, k]
+            weights[row, k] = share * np.float32(scale)
+
+
+@njit(inline="always")
+def _score(logits: Any, scores: Any, score: int) -> None:
+    if score == 2:
+        largest = logits.max()
+        total = np.float32(0.0)
+        for e in range(scores.size):
+            scores[e] = exp32(logits[e] - largest)
+            total += scores[e]
+        scores /= total
+    elif score == 1:
+        for e in range(scores.size):
+            scores[e] = sigmoid32(max(logits[e], LIMIT))
+    else:
+        for e in range(scores.size):
+            x = max(logits[e], LIMIT)
+            scores[e] = np.sqrt(x if x > LINEAR else np.float32(math.log1p(exp32(x))))
+
+
+@njit(inline="always")
+def _select(ranked: Any, chosen: Any) -> None:
+    """The largest first; of equals the lower index, because only a strictly larger one takes over."""
+    for k in range(chosen.size):
+        best = 0
+        for e in range(1, ranked.size):
+            if ranked[e] > ranked[best]:
+                best = e
+        chosen[k] = best
+        ranked[best] = -np.inf

@@ -1,0 +1,72 @@
+"""Elementwise float32 functions and sums for numba kernels, in one explicit order of operations.
+
+Nothing here is compiled with fastmath: no operation is reordered or fused, so vector code, its remainder loop and
+every processor give the same bits. That is what makes a kernel's row independent of its neighbours.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+ONE = np.float32(1.0)
+HALF = np.float32(0.5)
+LOG2_E = np.float32(1.44269504088896341)
+# ln 2 in two parts, the first short enough that n * LN2_HIGH is exact.
+LN2_HIGH = np.float32(0.693359375)
+LN2_LOW = np.float32(-2.12194440e-4)
+# e^r on |r| <= ln(2) / 2, Cephes expf.
+C5 = np.float32(1.9875691500e-4)
+C4 = np.float32(1.3981999507e-3)
+C3 = np.float32(8.3334519073e-3)
+C2 = np.float32(4.1665795894e-2)
+C1 = np.float32(1.6666665459e-1)
+C0 = np.float32(5.0000001201e-1)
+LOWEST = np.float32(-87.0)
+HIGHEST = np.float32(88.0)
+BIAS = np.int32(127)
+MANTISSA_BITS = np.int32(23)
+LANES = 16
+
+
+@njit(inline="always")
+def exp32(x: Any) -> Any:
+    """e^x for float32, within 0.7 units in the last place; x is clamped to [-87, 88], NaN stays NaN."""
+    x = min(max(x, LOWEST), HIGHEST)
+    n = np.floor(x * LOG2_E + HALF)
+    r = x - n * LN2_HIGH
+    r = r - n * LN2_LOW
+    p = C5
+    p = p * r + C4
+    p = p * r + C3
+    p = p * r + C2
+    p = p * r + C1
+    p = p * r + C0
+    power = np.int32((np.int32(n) + BIAS) << MANTISSA_BITS).view(np.float32)
+    return ((p * (r * r) + r) + ONE) * power
+
+
+@njit(inline="always")
+def sigmoid32(x: Any) -> Any:
+    """1 / (1 + e^-x)."""
+    return ONE / (ONE + exp32(-x))
+
+
+@njit(inline="always")
+def sum_squares(x: Any, lanes: Any) -> Any:
+    """sum x_i^2: value i goes to lane i mod 16, each lane adds in order, then lanes are added in order.
+
+    `lanes` is scratch, float32 [16].
+    """
+    lanes[:] = 0
+    whole = x.size // LANES
+    blocks, rest = x[: whole * LANES].reshape((whole, LANES)), x[whole * LANES :]
+    for block in range(whole):
+        for lane in range(LANES):
+            lanes[lane] += blocks[block, lane] * blocks[block, lane]
+    for lane in range(rest.size):
+        lanes[lane] += rest[lane] * rest[lane]
+    total = np.float32(0.0)
+    for lane in range(LANES):
+        total += lanes[lane]
+    return total
