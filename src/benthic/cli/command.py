@@ -1,0 +1,89 @@
+"""`benthic VERB`: one file a verb, parsed first, imported after.
+
+Nothing here or at the top of a verb's file imports torch, so `--help` answers at once. A user's mistake is one red
+line on stderr and exit code 2; a traceback is always a defect of Benthic.
+"""
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from benthic import __version__
+from benthic.cli.chat import chat
+from benthic.cli.convert import convert
+from benthic.cli.evaluate import evaluate
+from benthic.cli.generate import generate
+from benthic.cli.inspect import inspect
+from benthic.cli.leaves import separate_leaves
+from benthic.cli.serve import serve
+from benthic.cli.train import train
+from benthic.errors import BenthicError
+
+USER_MISTAKE = 2
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="benthic",
+    help="The DeepSeek-V4 system in one readable package: serve it, talk to it, train it.",
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Print the version, or the help when no verb is named."""
+    if version:
+        typer.echo(f"benthic {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+app.command()(serve)
+app.command()(chat)
+app.command()(generate)
+app.command()(train)
+app.command("eval")(evaluate)
+app.command()(convert)
+app.command()(inspect)
+
+
+def main() -> None:
+    """Entry point of the `benthic` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    own, leaves = separate_leaves(arguments)
+    try:
+        return app(own, prog_name="benthic", standalone_mode=False, obj=leaves) or 0
+    except typer.TyperException as error:
+        return _complain(error.format_message())
+    except BenthicError as error:
+        return _complain(str(error))
+    except BrokenPipeError:
+        # The reader of our output left (`| head`); a second failing flush at exit would print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        if error.filename is None:
+            raise
+        return _complain(f"{error.filename}: {error.strerror}")
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("", err=True)
+        return INTERRUPTED
+
+
+def _complain(message: str) -> int:
+    line = " ".join(message.split())
+    typer.secho(f"error: {line}", fg=typer.colors.RED, err=True)
+    return USER_MISTAKE

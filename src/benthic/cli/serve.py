@@ -1,0 +1,64 @@
+"""`benthic serve`: an OpenAI-compatible server for one model."""
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+
+from benthic.cli.assemble import ModelChoice, open_service
+from benthic.cli.options import BUNDLED, Device, Dtype, Model, Numerics
+from benthic.cli.serve_options import read_serve_options
+from benthic.server.listen import bind
+
+_QUESTION = "What is 347 + 285?"
+
+
+def serve(
+    context: typer.Context,
+    model: Model = BUNDLED,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="TCP port; 0 for any free one.")] = 8000,
+    next_free_port: Annotated[
+        bool, typer.Option("--next-free-port", help="Take the next free port when it is busy.")
+    ] = False,
+    name: Annotated[str | None, typer.Option(help="Model name for clients.", show_default=False)] = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    numerics: Numerics = None,
+) -> None:
+    """Serve a model over HTTP, speaking the OpenAI protocol.
+
+    Further options: --engine.FIELD VALUE (max_num_seqs, max_model_len, cache_bytes, ...) and --server.FIELD VALUE
+    (api_key, max_body_bytes, max_open_sequences, thinking, ...). BENTHIC_API_KEY sets the key without showing it.
+    """
+    given: dict[str, Any] = {
+        "host": host,
+        "port": port,
+        "served_name": name,
+        "api_key": os.environ.get("BENTHIC_API_KEY"),
+    }
+    options = read_serve_options(given, context.obj)
+    # The port is taken before torch is imported and the model loaded: a busy one is reported at once.
+    listener = bind(options.server, next_free=next_free_port)
+    typer.echo(f"loading {model} ...", err=True)
+    from benthic.server.app import create_app
+    from benthic.server.launch import run
+
+    choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
+    service = open_service(choice, server=options.server, engine=options.engine)
+    has_key = options.server.api_key is not None
+    run(
+        create_app(service),
+        service.channel,
+        options.server,
+        listener,
+        ready=lambda url: _announce(url, service.name, has_key=has_key),
+    )
+
+
+def _announce(url: str, name: str, *, has_key: bool) -> None:
+    body = json.dumps({"model": name, "messages": [{"role": "user", "content": _QUESTION}]})
+    key = ' -H "authorization: Bearer $BENTHIC_API_KEY"' if has_key else ""
+    typer.echo(f"{name} is ready at {url}  (OpenAI base URL {url}/v1; Ctrl-C ends it)\n\nTry it:\n")
+    typer.echo(f"  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'\n")

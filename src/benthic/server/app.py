@@ -1,0 +1,135 @@
+"""The HTTP application: routes, the door that every request passes, and the answer to every exception."""
+
+import hmac
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from benthic import __version__
+from benthic.errors import BenthicError, Cancelled
+from benthic.server.completions import completions
+from benthic.server.errors import ApiError, api_error
+from benthic.server.metrics import CONTENT_TYPE
+from benthic.server.protocols import converse
+from benthic.server.service import Service
+from benthic.server.tokens import detokenize, tokenize
+
+_OPEN_PATHS = frozenset({"/health", "/metrics"})
+_CLIENT_LEFT = 499
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application that serves one model."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.channel.start()
+        yield
+        await service.channel.close()
+
+    app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan)
+    _add_routes(app, service)
+    for kind in (ApiError, BenthicError, HTTPException, ClientDisconnect, Exception):
+        app.add_exception_handler(kind, _answer)
+    app.add_middleware(Door, service=service)
+    return app
+
+
+class Door:
+    """Checks the key, counts the answer, and turns away early what cannot be served."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._key = service.config.api_key
+        self._metrics = service.metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def counting_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                route = getattr(scope.get("route"), "path", "unknown")
+                self._metrics.requests.labels(route, str(message["status"])).inc()
+            await send(message)
+
+        if self._key is not None and scope["path"] not in _OPEN_PATHS and not _has_key(Request(scope), self._key):
+            refusal = ApiError(
+                401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
+            )
+            await _to_response(refusal)(scope, receive, counting_send)
+            return
+        await self._app(scope, receive, counting_send)
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    @app.get("/health")
+    async def health() -> Response:
+        state = "draining" if service.channel.is_draining else "ok" if service.channel.is_healthy else "failed"
+        return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(service.metrics.render(), media_type=CONTENT_TYPE)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [service.model_card()]}
+
+    @app.get("/v1/models/{model_id:path}")
+    async def model(model_id: str) -> dict[str, Any]:
+        service.check_model(model_id)
+        return service.model_card()
+
+    @app.post("/v1/chat/completions")
+    async def chat(request: Request) -> Response:
+        return await converse(service, request, "chat")
+
+    @app.post("/v1/completions")
+    async def complete(request: Request) -> Response:
+        return await completions(service, request)
+
+    @app.post("/tokenize")
+    async def to_ids(request: Request) -> Response:
+        return await tokenize(service, request)
+
+    @app.post("/detokenize")
+    async def to_text(request: Request) -> Response:
+        return await detokenize(service, request)
+
+
+def _answer(request: Request, error: Exception) -> Response:
+    match error:
+        case ClientDisconnect() | Cancelled():
+            return Response(status_code=_CLIENT_LEFT)
+        case HTTPException(status_code=404):
+            return _to_response(
+                ApiError(404, f"no such route: {request.method} {request.url.path}; see /docs", code="unknown_url")
+            )
+        case HTTPException():
+            message = f"{request.method} {request.url.path}: {error.detail}"
+            return _to_response(ApiError(error.status_code, message), dict(error.headers or {}))
+    answer = api_error(error)
+    if answer.status >= 500 and not isinstance(error, ApiError):
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return _to_response(answer)
+
+
+def _to_response(error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(error.body(), status_code=error.status, headers=error.headers() | (headers or {}))
+
+
+def _has_key(request: Request, key: str) -> bool:
+    scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+    offered = bearer if scheme.lower() == "bearer" else request.headers.get("x-api-key", "")
+    return hmac.compare_digest(offered.encode(), key.encode())

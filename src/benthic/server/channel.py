@@ -1,0 +1,218 @@
+"""The bridge between the event loop and the engine's thread: requests and cancels go in, events come out.
+
+One receiver thread blocks on the worker and hands each step's events to the loop in one call; there they are routed by
+request id to the `Generation` that waits for them. Laws: every opened sequence is closed exactly once; what is
+delivered for a closed sequence is dropped; when the engine's thread dies, every open generation ends with an error.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from benthic.engine.request import Event, FinalOutput, FinishReason, Request
+from benthic.engine.stats import EngineStats
+from benthic.server.errors import ApiError, internal_error, overloaded, shutting_down
+from benthic.server.metrics import Metrics
+
+_POLL_S = 0.5
+
+_log = logging.getLogger(__name__)
+
+
+class Worker(Protocol):
+    """What the channel needs of `benthic.engine.worker.EngineWorker`."""
+
+    def start(self) -> None: ...
+    def add(self, request: Request) -> None: ...
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None: ...
+    def receive(self, timeout_s: float | None = None) -> list[Event]: ...
+    def close(self, timeout_s: float = 30.0) -> None: ...
+    @property
+    def is_alive(self) -> bool: ...
+    @property
+    def stats(self) -> EngineStats: ...
+
+
+class Generation:
+    """The sequences of one HTTP request, in the order of their choices.
+
+    Used on the event loop only. `close` may be called at any time and cancels what still runs.
+    """
+
+    def __init__(self, channel: "Channel", requests: Sequence[Request], metrics: Metrics) -> None:
+        self._channel = channel
+        self._metrics = metrics
+        self._index = {request.request_id: index for index, request in enumerate(requests)}
+        self._ids = {index: request_id for request_id, index in self._index.items()}
+        self._events: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
+        self._opened_at = time.monotonic()
+        self._token_at: dict[int, float] = {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no sequence is open any more and nothing is left to read."""
+        return not self._ids and self._events.empty()
+
+    async def next_event(self) -> tuple[int, Event]:
+        """The next (choice index, event), waiting for it.
+
+        Raises:
+            ApiError: the engine failed; all sequences of this generation are over.
+        """
+        item = await self._events.get()
+        if isinstance(item, ApiError):
+            raise item
+        return item
+
+    def stop(self, index: int) -> None:
+        """End one sequence whose text is complete; its final output still comes."""
+        if index in self._ids:
+            self._channel.stop(self._ids[index])
+
+    def close(self) -> None:
+        """Cancel whatever is still open; called exactly when the answer ends, however it ends."""
+        if self._ids:
+            self._metrics.aborted.inc()
+        for request_id in self._ids.values():
+            self._channel.cancel(request_id)
+        self._ids.clear()
+
+    def deliver(self, event: Event) -> None:
+        """Take one event of an open sequence; called by the channel."""
+        index = self._index[event.request_id]
+        now = time.monotonic()
+        if isinstance(event, FinalOutput):
+            del self._ids[index]
+            self._channel.forget(event.request_id)
+            self._metrics.request_s.observe(now - self._opened_at)
+        else:
+            self._metrics.generated_tokens.inc()
+            last = self._token_at.get(index)
+            if last is None:
+                self._metrics.first_token_s.observe(now - self._opened_at)
+            else:
+                self._metrics.between_tokens_s.observe(now - last)
+            self._token_at[index] = now
+        self._events.put_nowait((index, event))
+
+    def fail(self, error: ApiError) -> None:
+        """End all sequences with an error; called by the channel."""
+        for request_id in self._ids.values():
+            self._channel.forget(request_id)
+        self._ids.clear()
+        self._events.put_nowait(error)
+
+
+class Channel:
+    """Opens generations on one engine worker, within a bound on open sequences."""
+
+    def __init__(self, worker: Worker, metrics: Metrics, *, max_open: int) -> None:
+        self._worker = worker
+        self._metrics = metrics
+        self._max_open = max_open
+        self._owners: dict[str, Generation] = {}
+        self._receiver: threading.Thread | None = None
+        self._closing = threading.Event()
+        self.is_draining = False
+        metrics.watch("num_running_reqs", "Sequences that the engine computes", lambda: worker.stats.num_running)
+        metrics.watch("num_queue_reqs", "Sequences that wait for the engine", lambda: worker.stats.num_waiting)
+        metrics.watch("open_sequences", "Sequences opened and not yet ended", lambda: len(self._owners))
+        metrics.watch(
+            "num_retracted_reqs", "Sequences that gave their memory back", lambda: worker.stats.num_retractions
+        )
+        metrics.watch("token_usage", "Share of the cache in use", lambda: _used_share(worker.stats))
+
+    @property
+    def num_open(self) -> int:
+        """Sequences opened and not yet ended."""
+        return len(self._owners)
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the engine's thread runs."""
+        return self._worker.is_alive
+
+    def start(self) -> None:
+        """Start the engine's thread and route its events to the running loop."""
+        self._worker.start()
+        loop = asyncio.get_running_loop()
+        self._receiver = threading.Thread(target=self._receive, args=(loop,), name="benthic-receiver", daemon=True)
+        self._receiver.start()
+
+    def check_room(self, num_sequences: int = 1) -> None:
+        """Refuse before any work is done.
+
+        Raises:
+            ApiError: 503 while shutting down or when the engine is gone, 429 when the server is full.
+        """
+        if self.is_draining:
+            raise shutting_down()
+        if not self.is_healthy:
+            raise internal_error()
+        if self.num_open + num_sequences > self._max_open:
+            self._metrics.refused.inc()
+            raise overloaded(
+                f"the server is full: {self.num_open} sequences are open, {num_sequences} more were asked for, "
+                f"and at most {self._max_open} may be open; try again shortly"
+            )
+
+    def open(self, requests: Sequence[Request]) -> Generation:
+        """Hand requests to the engine.
+
+        Raises:
+            ApiError: as `check_room`.
+        """
+        self.check_room(len(requests))
+        generation = Generation(self, requests, self._metrics)
+        for request in requests:
+            self._owners[request.request_id] = generation
+            self._worker.add(request)
+        return generation
+
+    def stop(self, request_id: str) -> None:
+        """End a sequence in the engine as complete."""
+        self._worker.cancel(request_id, "stop")
+
+    def cancel(self, request_id: str) -> None:
+        """End a sequence in the engine and deliver nothing more for it."""
+        self.forget(request_id)
+        self._worker.cancel(request_id)
+
+    def forget(self, request_id: str) -> None:
+        """Deliver nothing more for this sequence."""
+        del self._owners[request_id]
+
+    async def close(self) -> None:
+        """End the engine's thread; whatever is open ends with an error."""
+        self._closing.set()
+        await asyncio.to_thread(self._worker.close)
+        if self._receiver is not None:
+            await asyncio.to_thread(self._receiver.join, 2 * _POLL_S)
+        self._fail_all(shutting_down())
+
+    def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._closing.is_set():
+            events = self._worker.receive(_POLL_S)
+            if events:
+                loop.call_soon_threadsafe(self._route, events)
+            elif not self._worker.is_alive and not self._closing.is_set():
+                _log.critical("the engine's thread ended unexpectedly; its requests end with an error")
+                loop.call_soon_threadsafe(self._fail_all, internal_error())
+                return
+
+    def _route(self, events: list[Event]) -> None:
+        for event in events:
+            generation = self._owners.get(event.request_id)
+            if generation is not None:
+                generation.deliver(event)
+
+    def _fail_all(self, error: ApiError) -> None:
+        for generation in set(self._owners.values()):
+            generation.fail(error)
+
+
+def _used_share(stats: EngineStats) -> float:
+    return stats.used_blocks / stats.total_blocks if stats.total_blocks else 0.0

@@ -1,0 +1,221 @@
+"""/v1/completions: text or token ids in, their continuation out; no conversation, no prompt format, no BOS added."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from benthic.engine.request import FinalOutput, Request, TokenLogprobs
+from benthic.engine.sampling import SamplingParams, choice_params
+from benthic.server.body import read_object
+from benthic.server.channel import Generation
+from benthic.server.errors import ApiError
+from benthic.server.fields import Fields, is_token_id, refuse
+from benthic.server.sampling import MAX_TOKEN_LIMIT, read_include_usage, read_sampling
+from benthic.server.service import Service, new_id
+from benthic.server.streams import DONE, EventStream, to_frame, unless_disconnected
+from benthic.server.text_choice import Piece, TextChoice
+from benthic.server.usage import Usage
+
+DEFAULT_MAX_TOKENS = 16
+MAX_LOGPROBS = 20
+_IGNORED = ("user", "metadata", "store", "service_tier", "prompt_cache_key", "safety_identifier")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionRequest:
+    """A checked request. Choices are numbered prompt by prompt: prompt p's i-th answer is choice p * n + i."""
+
+    prompts: tuple[tuple[int, ...], ...]
+    n: int
+    echo: bool
+    stream: bool
+    include_usage: bool
+    params: tuple[SamplingParams, ...]
+    """One a prompt: what is left of the context may bound max_tokens."""
+
+
+async def completions(service: Service, request: HttpRequest) -> Response:
+    """Answer one POST /v1/completions."""
+    service.channel.check_room()
+    fields = Fields(await read_object(request, service.config.max_body_bytes))
+    asked = await asyncio.to_thread(parse, service, fields)
+    if asked.echo and asked.params[0].logprobs is not None:
+        scores = await unless_disconnected(request, _score_prompts(service, asked))
+    else:
+        scores = [[None] * len(prompt) for prompt in asked.prompts]
+    answer = _Answer(service, asked, scores)
+    if asked.stream:
+        return EventStream(answer.frames(), fail=_failure, close=answer.close, keep_alive_s=service.config.keep_alive_s)
+    try:
+        return JSONResponse(await unless_disconnected(request, answer.whole()))
+    finally:
+        answer.close()
+
+
+def parse(service: Service, fields: Fields) -> CompletionRequest:
+    """Check every field of the body.
+
+    Raises:
+        RequestError: a field is wrong; `param` names it.
+        ApiError: 404 for an unknown model.
+    """
+    service.check_model(fields.optional_text("model"))
+    n = fields.integer("n", 1, service.config.max_choices) or 1
+    fields.only_default("suffix", lambda value: value == "", "absent; text is only continued at its end")
+    fields.only_default("best_of", lambda value: value == n, f"absent or equal to n ({n}); answers are not ranked")
+    fields.mark(_IGNORED)
+    prompts = _read_prompts(service, fields)
+    if len(prompts) * n > service.config.max_choices:
+        refuse("n", n, f"at most {service.config.max_choices} divided by the number of prompts ({len(prompts)})")
+    stream = fields.boolean("stream")
+    max_tokens = fields.integer("max_tokens", 1, MAX_TOKEN_LIMIT)
+    params = _read_params(service, fields, prompts, max_tokens)
+    asked = CompletionRequest(
+        prompts=prompts,
+        n=n,
+        echo=fields.boolean("echo"),
+        stream=stream,
+        include_usage=read_include_usage(fields, stream=stream),
+        params=params,
+    )
+    service.count_unknown(fields)
+    return asked
+
+
+def _read_params(
+    service: Service, fields: Fields, prompts: tuple[tuple[int, ...], ...], max_tokens: int | None
+) -> tuple[SamplingParams, ...]:
+    room = [service.room(len(ids), max_tokens) for ids in prompts]
+    params = read_sampling(
+        fields,
+        max_tokens=max_tokens or DEFAULT_MAX_TOKENS,
+        logprobs=fields.integer("logprobs", 0, MAX_LOGPROBS),
+        vocab_size=service.tokenizer.vocab_size,
+    )
+    return tuple(replace(params, max_tokens=min(params.max_tokens or left, left)) for left in room)
+
+
+def _read_prompts(service: Service, fields: Fields) -> tuple[tuple[int, ...], ...]:
+    prompt = fields.raw("prompt")
+    size = service.tokenizer.vocab_size
+    allowed = f"text, a list of texts, a list of token ids in 0..{size - 1}, or a list of such lists"
+    match prompt:
+        case str():
+            prompts: list[Any] = [prompt]
+        case [int(), *_]:
+            prompts = [prompt]
+        case [str() | list(), *_]:
+            prompts = prompt
+        case _:
+            refuse("prompt", prompt, allowed)
+    if len(prompts) > service.config.max_choices:
+        refuse("prompt", prompt, f"at most {service.config.max_choices} prompts; it has {len(prompts)}")
+    return tuple(_prompt_ids(service, item, type(prompts[0]), allowed) for item in prompts)
+
+
+def _prompt_ids(service: Service, prompt: Any, kind: Any, allowed: str) -> tuple[int, ...]:
+    size = service.tokenizer.vocab_size
+    if not isinstance(prompt, kind) or (kind is list and not all(is_token_id(item, size) for item in prompt)):
+        refuse("prompt", prompt, allowed)
+    ids: list[int] = service.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    if not ids:
+        refuse("prompt", prompt, "at least one token long")
+    return tuple(ids)
+
+
+def _failure(error: ApiError) -> str:
+    return to_frame(error.body())
+
+
+async def _score_prompts(service: Service, asked: CompletionRequest) -> list[list[TokenLogprobs | None]]:
+    num_alternatives = asked.params[0].logprobs
+    assert num_alternatives is not None
+    return [await service.score(ids, num_alternatives) for ids in asked.prompts]
+
+
+class _Answer:
+    """The open sequences of one request and the JSON made from them."""
+
+    def __init__(self, service: Service, asked: CompletionRequest, scores: list[list[TokenLogprobs | None]]) -> None:
+        self._service = service
+        self._asked = asked
+        self._base = {
+            "id": new_id("cmpl"),
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": service.name,
+        }
+        self._usage = Usage(prompt_tokens=sum(map(len, asked.prompts)))
+        self._choices = [
+            TextChoice(service.tokenizer, asked.params[p], prompt=ids if asked.echo else (), scores=scores[p])
+            for p, ids in enumerate(asked.prompts)
+            for _ in range(asked.n)
+        ]
+        self._generation: Generation = service.channel.open(self._requests())
+        service.metrics.prompt_tokens.inc(self._usage.prompt_tokens)
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        self._generation.close()
+
+    async def frames(self) -> AsyncIterator[str]:
+        """The stream's frames."""
+        async for index, piece in self._pieces():
+            choice = {"index": index, "text": piece.text, "logprobs": piece.logprobs_json()}
+            choice["finish_reason"] = piece.finish_reason
+            chunk = {**self._base, "choices": [choice]}
+            yield to_frame({**chunk, "usage": None} if self._asked.include_usage else chunk)
+        if self._asked.include_usage:
+            yield to_frame({**self._base, "choices": [], "usage": self._usage.to_json()})
+        yield DONE
+
+    async def whole(self) -> dict[str, Any]:
+        """The answer in one object."""
+        pieces: dict[int, list[Piece]] = {index: [] for index in range(len(self._choices))}
+        async for index, piece in self._pieces():
+            pieces[index].append(piece)
+        choices = []
+        for index, parts in pieces.items():
+            joined = Piece.join(parts)
+            choice = {"index": index, "text": joined.text, "logprobs": joined.logprobs_json()}
+            choices.append({**choice, "finish_reason": joined.finish_reason})
+        return {**self._base, "choices": choices, "usage": self._usage.to_json()}
+
+    async def _pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        for index, choice in enumerate(self._choices):
+            if self._asked.echo:
+                yield index, choice.echo()
+        while not self._generation.is_done:
+            index, event = await self._generation.next_event()
+            choice = self._choices[index]
+            piece = choice.push(event)
+            if isinstance(event, FinalOutput):
+                self._count_cached(index, event)
+            if choice.is_stopped:
+                self._generation.stop(index)
+            if piece is not None:
+                if piece.finish_reason is not None:
+                    self._usage.completion_tokens += choice.num_tokens
+                yield index, piece
+
+    def _count_cached(self, index: int, final: FinalOutput) -> None:
+        if index % self._asked.n == 0:
+            self._usage.cached_tokens += final.cached_len
+            self._service.metrics.cached_tokens.inc(final.cached_len)
+
+    def _requests(self) -> list[Request]:
+        n = self._asked.n
+        return [
+            Request(
+                request_id=f"{self._base['id']}-{p * n + i}",
+                prompt_ids=ids,
+                params=choice_params(self._asked.params[p], i),
+            )
+            for p, ids in enumerate(self._asked.prompts)
+            for i in range(n)
+        ]

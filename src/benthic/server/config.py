@@ -1,0 +1,45 @@
+"""Where the server listens and what it refuses, as one frozen record."""
+
+from dataclasses import dataclass
+
+from benthic.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Options of `benthic serve` that concern HTTP; the engine has its own."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on; 0.0.0.0 opens the server to the network."""
+    port: int = 8000
+    """TCP port; 0 lets the system choose a free one."""
+    served_name: str | None = None
+    """Model name that clients send; None derives it from the checkpoint's path."""
+    api_key: str | None = None
+    """When set, clients must send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+    max_body_bytes: int = 16 << 20
+    """Larger request bodies are refused with 413."""
+    max_open_sequences: int = 512
+    """Sequences running or waiting, over all requests; beyond it requests are refused with 429."""
+    max_choices: int = 128
+    """Largest `n`, and largest number of prompts times `n` in one request."""
+    keep_alive_s: float = 10.0
+    """A silent stream sends a comment this often, so that proxies do not cut it."""
+    drain_s: float = 30.0
+    """After a stop signal, running requests get this long to finish."""
+    thinking: bool | None = None
+    """Whether requests that do not say think first; None leaves it to the checkpoint."""
+    strict_fields: bool = False
+    """Whether a request field that no part of the server knows is refused instead of ignored."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port ({self.port}) must be in 0..65535")
+        for name in ("max_body_bytes", "max_open_sequences", "max_choices", "keep_alive_s"):
+            value = getattr(self, name)
+            if not value > 0:
+                raise ConfigError(f"{name} ({value}) must be positive")
+        if not self.drain_s >= 0:
+            raise ConfigError(f"drain_s ({self.drain_s}) must be 0 or more")
+        if self.api_key == "":
+            raise ConfigError("api_key ('') must not be empty; leave it out to serve without a key")

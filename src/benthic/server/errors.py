@@ -1,0 +1,85 @@
+"""From exceptions to HTTP answers: every refusal is one OpenAI error object.
+
+The object is {"error": {"message", "type", "param", "code"}}; `param` names the offending request field.
+"""
+
+from typing import Any
+
+from benthic.errors import BenthicError, CapacityError, PromptTooLong, RequestError, UnknownModel
+
+
+class ApiError(Exception):
+    """One HTTP answer that says no.
+
+    `status` is the HTTP status, `kind` the error object's `type`. `retry_after_s` becomes the retry-after headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.kind = kind
+        self.code = code
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def body(self) -> dict[str, Any]:
+        """The OpenAI error object."""
+        error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def headers(self) -> dict[str, str]:
+        """Headers that belong to the answer: both spellings of retry-after, where the client may try again."""
+        if self.retry_after_s is None:
+            return {}
+        seconds = max(1, round(self.retry_after_s))
+        return {"retry-after": str(seconds), "retry-after-ms": str(round(self.retry_after_s * 1000))}
+
+
+def overloaded(message: str) -> ApiError:
+    """No room for this request now; the same request may succeed shortly."""
+    return ApiError(429, message, kind="rate_limit_error", code="server_overloaded", retry_after_s=1.0)
+
+
+def shutting_down() -> ApiError:
+    """The server finishes what runs and takes nothing new."""
+    return ApiError(
+        503,
+        "the server is shutting down and takes no new requests; send it to another server or try again later",
+        kind="server_error",
+        code="shutting_down",
+        retry_after_s=5.0,
+    )
+
+
+def internal_error() -> ApiError:
+    """Something of ours failed; the details are in the server's log, not in the answer."""
+    return ApiError(500, "the server failed to answer this request; its log has the reason", kind="server_error")
+
+
+def api_error(error: Exception) -> ApiError:
+    """The HTTP answer for any exception."""
+    match error:
+        case ApiError():
+            return error
+        case UnknownModel():
+            return ApiError(404, str(error), code="model_not_found", param=error.param)
+        case PromptTooLong():
+            return ApiError(400, str(error), code="context_length_exceeded", param=error.param)
+        case RequestError():
+            return ApiError(400, str(error), code="invalid_value", param=error.param)
+        case CapacityError():
+            return overloaded(str(error))
+        case BenthicError():
+            return ApiError(500, str(error), kind="server_error")
+        case _:
+            return internal_error()

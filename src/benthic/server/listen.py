@@ -1,0 +1,53 @@
+"""The listening socket: taken before the model is loaded, so that a busy port costs no minute of loading."""
+
+import socket
+
+from benthic.errors import ConfigError
+from benthic.server.config import ServerConfig
+
+_PORTS_TRIED = 100
+
+
+def bind(config: ServerConfig, *, next_free: bool) -> socket.socket:
+    """Take the port without listening on it yet.
+
+    Args:
+        config: `host` and `port`.
+        next_free: when the port is busy, take the next free one above it instead of failing.
+
+    Raises:
+        ConfigError: the port is busy or may not be used, or the host is no address of this machine.
+    """
+    ports = range(config.port, min(config.port + _PORTS_TRIED, 65536)) if next_free else [config.port]
+    problem: OSError | None = None
+    for port in ports:
+        try:
+            return _bind(config.host, port)
+        except socket.gaierror as error:
+            raise ConfigError(f"host ({config.host}) is no address of this machine: {error.strerror}") from None
+        except OSError as error:
+            problem = error
+    assert problem is not None
+    raise ConfigError(
+        f"port {config.port} on {config.host} cannot be used: {problem.strerror}; "
+        "choose another with --port, or pass --next-free-port"
+    )
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address to type into a client on this machine."""
+    host, port = listener.getsockname()[:2]
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    return f"http://{reachable}:{port}"
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError:
+        listener.close()
+        raise
+    return listener

@@ -1,0 +1,125 @@
+"""Conversations over HTTP, one path for every protocol: body -> prompt -> engine -> reply.
+
+`text.prompt` judges the body and writes the prompt, `text.stream` reads the generated ids and writes the wire form of
+the protocol; here they meet the engine. A protocol differs from the next in its route only.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
+from benthic.engine.sampling import SamplingParams, choice_params
+from benthic.server.body import read_object
+from benthic.server.errors import ApiError
+from benthic.server.service import Service, new_id
+from benthic.server.streams import EventStream, unless_disconnected
+from benthic.server.text_choice import check_finished
+from benthic.text.prompt import Prompt
+from benthic.text.protocol_fields import Protocol
+from benthic.text.stream import ReplyStream
+from benthic.text.wire import Event as WireEvent
+
+_ID_PREFIX: dict[Protocol, str] = {"chat": "chatcmpl", "responses": "resp", "messages": "msg"}
+
+
+async def converse(service: Service, request: HttpRequest, protocol: Protocol) -> Response:
+    """Answer one request of a conversation protocol."""
+    service.channel.check_room()
+    body = await read_object(request, service.config.max_body_bytes)
+    answer = await open_answer(service, protocol, body)
+    if answer.is_stream:
+        return EventStream(
+            answer.frames(), fail=answer.failure, close=answer.close, keep_alive_s=service.config.keep_alive_s
+        )
+    try:
+        return JSONResponse(await unless_disconnected(request, answer.whole()))
+    finally:
+        answer.close()
+
+
+async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, Any]) -> "Answer":
+    """Check a body, write its prompt and hand it to the engine. The caller closes the answer.
+
+    Raises:
+        RequestError: the body is wrong; `param` names the field.
+        ApiError: the server is full or shutting down.
+    """
+    prompt = await asyncio.to_thread(service.prompts.encode, protocol, body)
+    service.metrics.unknown_fields.inc(len(prompt.ignored))
+    return Answer(service, prompt)
+
+
+class Answer:
+    """The open sequences of one request and the reply made from them."""
+
+    def __init__(self, service: Service, prompt: Prompt) -> None:
+        self._service = service
+        self._prompt = prompt
+        reply_id = new_id(_ID_PREFIX[prompt.protocol])
+        self._generation = service.channel.open(_requests(prompt, reply_id))
+        self._reply = ReplyStream(prompt, service.tokenizer, reply_id=reply_id)
+        service.metrics.prompt_tokens.inc(len(prompt.token_ids))
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the client asked for a stream."""
+        return self._prompt.is_stream
+
+    def close(self) -> None:
+        """Cancel what still runs."""
+        self._generation.close()
+        self._reply.close()
+
+    def failure(self, error: ApiError) -> str:
+        """The frames that end a stream after an error."""
+        return _wire(self._reply.fail(error.message, error_type=error.kind, code=error.code))
+
+    async def frames(self) -> AsyncIterator[str]:
+        """The stream's frames, up to and including the closing one."""
+        yield _wire(self._reply.start())
+        while not self._generation.is_done:
+            index, event = await self._generation.next_event()
+            wire = _wire(self._push(index, event))
+            if wire:
+                yield wire
+        yield _wire(self._reply.end())
+
+    async def whole(self) -> dict[str, Any]:
+        """The reply as one JSON object."""
+        async for _ in self.frames():
+            pass
+        return self._reply.body()
+
+    def _push(self, index: int, event: Event) -> list[WireEvent]:
+        if isinstance(event, FinalOutput):
+            check_finished(event)
+            return self._reply.finish(index, "length" if event.finish_reason == "length" else "stop")
+        if self._reply.is_finished(index):
+            return []
+        events = self._reply.push(index, (event.token_id,), _logprobs(event))
+        if self._reply.is_finished(index):
+            self._generation.stop(index)
+        return events
+
+
+def _wire(events: list[WireEvent]) -> str:
+    return "".join(event.wire for event in events)
+
+
+def _logprobs(event: TokenEvent) -> list[tuple[float, tuple[tuple[int, float], ...]]] | None:
+    return None if event.logprobs is None else [(event.logprobs.chosen, event.logprobs.top)]
+
+
+def _requests(prompt: Prompt, reply_id: str) -> list[Request]:
+    # Stop strings are not among these: they end the answer's text, which the reply watches.
+    params = SamplingParams(**asdict(prompt.sampling), n=prompt.num_samples)
+    ids = tuple(prompt.token_ids)
+    return [
+        Request(request_id=f"{reply_id}-{sample}", prompt_ids=ids, params=choice_params(params, sample))
+        for sample in range(prompt.num_samples)
+    ]

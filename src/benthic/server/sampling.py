@@ -1,0 +1,49 @@
+"""The sampling fields of /v1/completions, read and checked at the door (chat bodies are read by `text.prompt`)."""
+
+from benthic.engine.sampling import SamplingParams
+from benthic.server.fields import Fields, refuse
+
+MAX_STOP_STRINGS = 16
+MAX_TOKEN_LIMIT = (1 << 31) - 1
+_SEED_LIMIT = (1 << 63) - 1
+
+
+def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, vocab_size: int) -> SamplingParams:
+    """Read temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, min_tokens and ignore_eos.
+
+    Raises:
+        RequestError: a field has the wrong type, is out of range, or asks for what the sampler does not do.
+    """
+    _refuse_penalties(fields)
+    return SamplingParams(
+        max_tokens=max_tokens,
+        temperature=fields.number("temperature", 0, 2, default=1.0),
+        top_p=fields.number("top_p", 0, 1, default=1.0, above=True),
+        top_k=max(0, fields.integer("top_k", -1, vocab_size) or 0),
+        min_p=fields.number("min_p", 0, 1, default=0.0),
+        seed=fields.integer("seed", -_SEED_LIMIT - 1, _SEED_LIMIT),
+        logprobs=logprobs,
+        stop=fields.strings("stop", MAX_STOP_STRINGS),
+        stop_token_ids=fields.integers("stop_token_ids", 0, vocab_size - 1),
+        ignore_eos=fields.boolean("ignore_eos"),
+        min_tokens=fields.integer("min_tokens", 0, max_tokens) or 0,
+    )
+
+
+def read_include_usage(fields: Fields, *, stream: bool) -> bool:
+    """`stream_options.include_usage`; the options belong to streams only."""
+    options = fields.mapping("stream_options")
+    if options and not stream:
+        refuse("stream_options", options, "absent unless stream is true")
+    return Fields({"stream_options.include_usage": options.get("include_usage")}).boolean(
+        "stream_options.include_usage"
+    )
+
+
+def _refuse_penalties(fields: Fields) -> None:
+    for name in ("presence_penalty", "frequency_penalty"):
+        fields.only_default(
+            name, lambda value: value == 0 and not isinstance(value, bool), "0: the sampler has no penalties"
+        )
+    fields.only_default("repetition_penalty", lambda value: value == 1, "1: the sampler has no penalties")
+    fields.only_default("logit_bias", lambda value: value == {}, "absent or {}: the sampler has no logit bias")

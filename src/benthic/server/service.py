@@ -1,0 +1,89 @@
+"""What every endpoint needs of one served model, in one frozen record."""
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benthic.engine.request import TokenLogprobs
+from benthic.errors import PromptTooLong, RequestError, UnknownModel
+from benthic.server.channel import Channel
+from benthic.server.config import ServerConfig
+from benthic.server.fields import Fields
+from benthic.server.metrics import Metrics
+from benthic.text.prompt import PromptEncoder
+from benthic.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One model behind HTTP."""
+
+    config: ServerConfig
+    name: str
+    created: int
+    """Unix time at which the model was loaded."""
+    context_len: int
+    """Prompt and answer together have at most this many tokens."""
+    tokenizer: Tokenizer
+    prompts: PromptEncoder
+    channel: Channel
+    metrics: Metrics
+    score: Callable[[Sequence[int], int], Awaitable[list[TokenLogprobs | None]]]
+    """(ids, k): log-probabilities of given ids with k alternatives, None for the first id."""
+
+    def model_card(self) -> dict[str, Any]:
+        """The model as /v1/models lists it."""
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "benthic",
+            "max_model_len": self.context_len,
+        }
+
+    def check_model(self, model: str | None) -> None:
+        """A request without a model means the served one.
+
+        Raises:
+            UnknownModel: another model is meant.
+        """
+        if model is not None and model != self.name:
+            raise UnknownModel(f"model is {model[:200]!r}; it must be {self.name!r}", param="model")
+
+    def room(self, prompt_len: int, max_tokens: int | None) -> int:
+        """How many tokens may follow the prompt within the context.
+
+        Raises:
+            PromptTooLong: the prompt leaves no room for a token, or not for the `max_tokens` asked for.
+        """
+        left = self.context_len - prompt_len
+        if left < 1:
+            raise PromptTooLong(
+                f"the prompt has {prompt_len} tokens; the context of {self.context_len} must hold it and at least one "
+                "token more",
+                param="prompt",
+            )
+        if max_tokens is not None and max_tokens > left:
+            raise PromptTooLong(
+                f"max_tokens is {max_tokens} and the prompt has {prompt_len} tokens; with a context of "
+                f"{self.context_len}, max_tokens must be at most {left}",
+                param="max_tokens",
+            )
+        return left
+
+    def count_unknown(self, fields: Fields) -> None:
+        """Count the request's fields that nothing has read.
+
+        Raises:
+            RequestError: there are some and the server is strict.
+        """
+        unknown = fields.unread()
+        if unknown and self.config.strict_fields:
+            raise RequestError(f"unknown field {unknown[0]!r}; leave it out", param=unknown[0])
+        self.metrics.unknown_fields.inc(len(unknown))
+
+
+def new_id(prefix: str) -> str:
+    """A fresh identifier such as chatcmpl-0f3a..."""
+    return f"{prefix}-{secrets.token_hex(12)}"

@@ -1,0 +1,30 @@
+"""/tokenize and /detokenize: the served model's vocabulary over HTTP."""
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from benthic.server.body import read_object
+from benthic.server.fields import Fields, is_token_id, refuse
+from benthic.server.service import Service
+
+
+async def tokenize(service: Service, request: Request) -> Response:
+    """{"prompt": text, "add_special_tokens": bool} -> {"tokens", "count", "max_model_len"}.
+
+    Control spellings in the text stay text. `add_special_tokens` puts the BOS token in front.
+    """
+    fields = Fields(await read_object(request, service.config.max_body_bytes))
+    ids = service.tokenizer.encode(fields.text("prompt"))
+    if fields.boolean("add_special_tokens"):
+        ids = [service.tokenizer.bos_token_id, *ids]
+    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": service.context_len})
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    """{"tokens": ids} -> {"prompt": text}."""
+    fields = Fields(await read_object(request, service.config.max_body_bytes))
+    ids = fields.raw("tokens")
+    size = service.tokenizer.vocab_size
+    if not isinstance(ids, list) or not all(is_token_id(item, size) for item in ids):
+        refuse("tokens", ids, f"a list of token ids in 0..{size - 1}")
+    return JSONResponse({"prompt": service.tokenizer.decode(ids)})

@@ -1,0 +1,202 @@
+"""A service over a tiny random model, and one whose engine says what a test wants it to say."""
+
+import itertools
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import benthic
+from benthic.engine.config import EngineConfig
+from benthic.engine.engine import Engine
+from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
+from benthic.engine.scoring import prompt_logprobs
+from benthic.engine.stats import EngineStats
+from benthic.models.checkpoint import dummy_model
+from benthic.models.config import ModelConfig
+from benthic.models.transformer import Transformer
+from benthic.server.app import create_app
+from benthic.server.build import build_service
+from benthic.server.config import ServerConfig
+from benthic.server.service import Service
+from benthic.text.tokenizer import Tokenizer
+
+TINY = Path(benthic.__file__).parent / "assets" / "tiny"
+CONTEXT_LEN = 512
+
+
+class ScriptedEngine:
+    """An engine that answers every request with the same ids, one a step, and remembers what was cancelled."""
+
+    def __init__(self, script: Sequence[int], *, step_s: float = 0.0, context_len: int = CONTEXT_LEN) -> None:
+        self.max_model_len = context_len
+        self.script = list(script)
+        self.step_s = step_s
+        self.requests: list[Request] = []
+        self.cancelled: dict[str, FinishReason] = {}
+        self.failing = False
+        self._live: dict[str, tuple[Request, Iterator[tuple[int, int]]]] = {}
+
+    def add(self, request: Request) -> None:
+        self.requests.append(request)
+        script = self.script if not request.params.ignore_eos else itertools.cycle(self.script)
+        self._live[request.request_id] = (request, enumerate(script))
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        if request_id in self._live:
+            self.cancelled[request_id] = reason
+
+    def has_work(self) -> bool:
+        return bool(self._live)
+
+    def step(self) -> list[Event]:
+        time.sleep(self.step_s)
+        if self.failing:
+            raise RuntimeError("scripted failure")
+        events: list[Event] = []
+        for request_id in list(self._live):
+            events += self._advance(request_id)
+        return events
+
+    def fail_all(self, error: str) -> list[Event]:
+        events: list[Event] = [self._final(name, (), "error", error) for name in self._live]
+        self._live.clear()
+        return events
+
+    def stats(self) -> EngineStats:
+        return EngineStats(num_running=len(self._live))
+
+    def _advance(self, request_id: str) -> list[Event]:
+        request, tokens = self._live[request_id]
+        if request_id in self.cancelled:
+            return [self._end(request_id, (), self.cancelled[request_id])]
+        index, token = next(tokens)
+        logprobs = None
+        if request.params.logprobs is not None:
+            logprobs = TokenLogprobs(-0.5, tuple((token + i, -0.5 - i) for i in range(request.params.logprobs)))
+        events: list[Event] = [TokenEvent(request_id, index, token, logprobs)]
+        if not request.params.ignore_eos and index + 1 == len(self.script):
+            return [*events, self._end(request_id, tuple(self.script), "stop")]
+        if index + 1 == request.params.max_tokens:
+            return [*events, self._end(request_id, tuple(self.script[: index + 1]), "length")]
+        return events
+
+    def _end(self, request_id: str, ids: tuple[int, ...], reason: FinishReason) -> Event:
+        final = self._final(request_id, ids, reason, None)
+        del self._live[request_id]
+        return final
+
+    def _final(self, request_id: str, ids: tuple[int, ...], reason: FinishReason, error: str | None) -> FinalOutput:
+        prompt_len = len(self._live[request_id][0].prompt_ids)
+        return FinalOutput(
+            request_id=request_id,
+            token_ids=ids,
+            logprobs=None,
+            finish_reason=reason,
+            error=error,
+            prompt_len=prompt_len,
+        )
+
+
+class Running:
+    """A service that runs on the current loop, with a client in front and its engine behind."""
+
+    def __init__(self, service: Service, client: httpx.AsyncClient, engine: Engine | ScriptedEngine) -> None:
+        self.service = service
+        self.client = client
+        self.engine = engine
+
+    async def post(self, path: str, **body: object) -> httpx.Response:
+        """The answer to a JSON body."""
+        return await self.client.post(path, json=body)
+
+    async def json(self, path: str, **body: object) -> dict[str, Any]:
+        """The object in a good answer."""
+        response = await self.post(path, **body)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+    async def frames(self, path: str, **body: object) -> list[dict[str, Any]]:
+        """The objects of a good stream, which must end in [DONE] once."""
+        response = await self.post(path, **body, stream=True)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line for line in response.text.split("\n\n") if line and not line.startswith(":")]
+        assert lines[-1] == "data: [DONE]"
+        assert all(line.startswith("data: {") for line in lines[:-1])
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer(TINY)
+
+
+@pytest.fixture(scope="session")
+def model() -> Transformer:
+    config = replace(
+        ModelConfig.from_json(TINY),
+        num_hidden_layers=3,
+        compress_ratios=(0, 4, 128, 0),
+        hidden_size=64,
+        num_attention_heads=2,
+        head_dim=32,
+        qk_rope_head_dim=16,
+        q_lora_rank=32,
+        o_lora_rank=32,
+        index_n_heads=2,
+        index_topk=8,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        num_hash_layers=1,
+    )
+    return dummy_model(config, seed=7).freeze()
+
+
+@asynccontextmanager
+async def running(service: Service, engine: Engine | ScriptedEngine) -> AsyncIterator[Running]:
+    app = create_app(service)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test", timeout=60) as client,
+    ):
+        yield Running(service, client, engine)
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def served(model: Transformer) -> AsyncIterator[Running]:
+    """The random model behind the application."""
+    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True))
+    service = build_service(
+        engine, TINY, name="tiny", config=ServerConfig(), score=lambda ids, top: prompt_logprobs(model, ids, top)
+    )
+    async with running(service, engine) as up:
+        yield up
+
+
+Script = Callable[..., AbstractAsyncContextManager[Running]]
+
+
+@pytest.fixture
+def scripted(tokenizer: Tokenizer) -> Script:
+    """`async with scripted("markup", ...) as up`: every request is answered with the ids of that markup."""
+
+    def start(markup: str, *, step_s: float = 0.0, **config: object) -> AbstractAsyncContextManager[Running]:
+        engine = ScriptedEngine(tokenizer.encode_markup(markup), step_s=step_s)
+        server = ServerConfig(**config)  # type: ignore[arg-type]
+        service = build_service(engine, TINY, name="tiny", config=server, score=lambda ids, top: [None] * len(ids))
+        return running(service, engine)
+
+    return start
