@@ -19,8 +19,8 @@ BEYOND_TEXT = (
     "You MUST reason with the utmost depth and rigor, leaving absolutely nothing to chance: exhaustively decompose the "
     "problem into its most fundamental components, trace every causal chain to its root, and resolve the underlying "
     "cause rather than any surface symptom.\n"
-    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain that "
-    "no assumption remains unchecked and no error remains undiscovered.\n\n"
+    "Do not stop reasoning until you have independently verified the solution from multiple angles and are certain "
+    "that no assumption remains unchecked and no error remains undiscovered.\n\n"
 )
 EFFORT_TEXT = {
     "2026-04": {None: "", "low": "", "high": "", "max": MAX_TEXT},

@@ -7,21 +7,18 @@ Protocol = Literal["chat", "responses", "messages"]
 
 _SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"}
 _SHARED = {"model", "stream", "tools", "tool_choice", "metadata", "user", "service_tier"}
-_THINKING = {"thinking", "enable_thinking", "chat_template_kwargs"}
 
 KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
     "chat": frozenset(
         _SHARED
         | _SAMPLING
-        | _THINKING
         | {"messages", "max_tokens", "max_completion_tokens", "n", "stop", "logprobs", "top_logprobs", "stream_options"}
-        | {"reasoning_effort", "reasoning", "response_format", "parallel_tool_calls", "store", "modalities"}
+        | {"response_format", "parallel_tool_calls", "store", "modalities"}
         | {"prompt_cache_key", "safety_identifier", "verbosity"}
     ),
     "responses": frozenset(
         _SHARED
         | _SAMPLING
-        | _THINKING
         | {"input", "instructions", "max_output_tokens", "reasoning", "text", "top_logprobs", "parallel_tool_calls"}
         | {
             "store",
@@ -36,11 +33,10 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
     "messages": frozenset(
         _SHARED
         | _SAMPLING
-        | _THINKING
         | {"messages", "system", "max_tokens", "stop_sequences", "output_config", "output_format", "cache_control"}
     ),
 }
-"""Fields that are read, or that change nothing a reply could show."""
+"""Fields beside those of `thinking.py` that are read, or that change nothing a reply could show."""
 
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),

@@ -88,9 +88,10 @@ def split(
     if model is not None and not isinstance(model, str):
         refuse("model", model, "a string")
     _refuse_unsupported(body)
+    mode = take_mode(body, protocol, default_thinking)
     ignored = _take_unknown(protocol, body, is_strict)
     rewrite_turns(protocol, body)
-    mode = _reconcile(protocol, body, take_mode(body, protocol, default_thinking))
+    mode = _reconcile(protocol, body, mode)
     extras = _take_extras(protocol, body, mode)
     write_mode(body, protocol, extras.mode)
     return Split(body, extras, model, ignored)

@@ -91,8 +91,10 @@ def _take_effort(body: dict[str, Any], protocol: Protocol) -> str | None:
         raise RequestError(f"the efforts disagree: {spelled}; set one of them", param=next(iter(said)))
     body.pop("reasoning_effort", None)
     body.pop("chat_template_kwargs", None)
-    if protocol == "chat":
+    if protocol != "responses":  # there the recipe reads the rest of it
         body.pop("reasoning", None)
+    if protocol != "messages":
+        body.pop("output_config", None)
     return next(iter(said.values()), None)
 
 

@@ -138,7 +138,10 @@ class Tokenizer:
         limit = self.vocab_size if vocab_size is None else vocab_size
         for position, token_id in enumerate(ids):
             if not 0 <= token_id < limit:
-                raise RequestError(f"token id {token_id} at position {position} must be in [0, {limit})", param=param)
+                place = f"{param}: " if param else ""
+                raise RequestError(
+                    f"{place}token id {token_id} at position {position} must be in [0, {limit})", param=param
+                )
 
     def check_model(self, vocab_size: int, eos_token_id: int) -> None:
         """Refuse a model that this tokenizer does not fit.
