@@ -1,4 +1,4 @@
-"""Tokenizers for the tests of text: one trained here, so that little depends on the bundled one, and the bundled one."""
+"""Tokenizers for the tests of text: one trained here, so that little depends on it, and the bundled one."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ CONTROL = (
     "<｜latest_reminder｜>",
 )
 CORPUS = (
-    "hello world, the quick brown fox; tool_calls invoke name parameter string true false think User Assistant",
+    ">> hello world, the quick brown fox; tool_calls invoke name parameter string true false think User Assistant",
     "你好，世界。数 三百四十七 かな カナ 한국어 emoji 😀 👨‍👩‍👧 é ü ß ﬁ",
     '{"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}',
 )

@@ -1,3 +1,4 @@
+import contextlib
 import json
 from typing import Any
 
@@ -454,9 +455,5 @@ def test_mutated_requests_are_served_or_refused_and_nothing_else(encoder: Prompt
         else:
             break
     place[key] = data.draw(JSON)
-    try:
-        prompt = encoder.encode(protocol, json.dumps(body))
-    except RequestError as error:
-        assert str(error)
-    else:
-        assert isinstance(prompt, Prompt)
+    with contextlib.suppress(RequestError):
+        assert isinstance(encoder.encode(protocol, json.dumps(body)), Prompt)

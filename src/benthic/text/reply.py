@@ -188,14 +188,13 @@ class ReplyParser:
 
 
 class _ToolBlock:
-    """Finds the end of the tool calls in the text of a reply: their closing tag outside of any parameter value."""
+    """Finds the end of the tool calls in the text of a reply."""
 
     _OPEN, _CLOSE = f"<{DSML}tool_calls>", f"</{DSML}tool_calls>"
-    _VALUE, _END_VALUE = f"<{DSML}parameter ", f"</{DSML}parameter>"
 
     def __init__(self, parsing: recipe.ParsingOptions) -> None:
+        self._awaited = self._CLOSE if parsing.starts_in_tool_calls else self._OPEN
         self._is_watching = parsing.parse_tool_calls
-        self._is_open = parsing.starts_in_tool_calls
         self._text = ""
 
     def closes_with(self, text: str) -> bool:
@@ -203,14 +202,12 @@ class _ToolBlock:
         if not self._is_watching:
             return False
         self._text += text
-        if not self._is_open:
-            start = self._text.find(self._OPEN)
-            self._is_open = start >= 0
-            keep = start if self._is_open else max(0, len(self._text) - len(self._OPEN) + 1)
-            self._text = self._text[keep:]
-        if not self._is_open or not self._text.endswith(self._CLOSE):
-            return False
-        return self._text.rfind(self._VALUE) <= self._text.rfind(self._END_VALUE)
+        _, found, rest = self._text.partition(self._awaited)
+        if found and self._awaited == self._OPEN:
+            self._awaited, self._text = self._CLOSE, ""
+            return self.closes_with(rest)
+        self._text = self._text[-len(self._awaited) :]
+        return bool(found)
 
 
 def _generator(prompt: Prompt, reply_id: str) -> Any:
