@@ -27,7 +27,7 @@ def layout(**changes: object) -> CacheLayout:
 def test_a_large_budget_holds_every_request_at_full_length_and_no_more() -> None:
     found = layout()
     assert found.max_model_len == 8192
-    assert found.num_blocks == {WINDOW: 8 * 4 + 4, 4: 8 * 32, 128: 8}
+    assert found.num_blocks == {WINDOW: 8 * 4 + 4, 4: 8 * 32 + 8, 128: 8 + 8}
     assert found.num_bytes < 1 << 30
 
 
@@ -35,7 +35,7 @@ def test_a_small_budget_holds_fewer_full_contexts() -> None:
     full = layout()
     found = layout(cache_bytes=full.num_bytes * 8 // 10)
     assert found.num_bytes <= full.num_bytes * 8 // 10
-    assert 32 <= found.num_blocks[4] < full.num_blocks[4]
+    assert 32 + 8 <= found.num_blocks[4] < full.num_blocks[4]
 
 
 def test_a_budget_below_one_context_is_refused_with_the_bytes_it_takes() -> None:

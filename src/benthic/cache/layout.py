@@ -75,7 +75,8 @@ def plan_layout(
 
     def counts(num_seqs: int, length: int) -> dict[int, int]:
         ratios = sorted({layer.ratio for layer in layers if layer.ratio})
-        return {WINDOW: num_window} | {ratio: num_seqs * max(1, blocks_for(length, ratio)) for ratio in ratios}
+        # Beside the full contexts, one partly filled block for every running request.
+        return {WINDOW: num_window} | {r: num_seqs * blocks_for(length, r) + max_num_seqs for r in ratios}
 
     def price(num_seqs: int, length: int) -> int:
         return _num_bytes(layers, counts(num_seqs, length), entry_bytes)

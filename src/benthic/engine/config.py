@@ -17,6 +17,8 @@ class EngineConfig:
     """Rows of one pass at most."""
     prefill_chunk: int = 512
     """Prompt rows in a pass that also decodes, so that a long prompt does not hold up running answers."""
+    admission_headroom: int = 256
+    """Tokens that every running request may still grow by when a new one is admitted; less room, more retractions."""
     max_model_len: int | None = None
     """Prompt plus answer of one request, in tokens; None: the model's limit, or what `cache_bytes` can hold."""
     max_num_waiting: int = 100_000
@@ -32,6 +34,7 @@ class EngineConfig:
         for name in ("max_num_seqs", "max_batched_tokens", "prefill_chunk", "max_num_waiting", "num_threads"):
             self._require_positive(name, getattr(self, name))
         self._require_positive("cache_bytes", self.cache_bytes)
+        self._require_positive("admission_headroom", self.admission_headroom, least=0)
         if self.max_model_len is not None:
             self._require_positive("max_model_len", self.max_model_len, least=2)
         if self.max_batched_tokens <= self.max_num_seqs:

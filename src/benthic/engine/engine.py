@@ -57,6 +57,7 @@ class Engine:
             max_num_seqs=self.config.max_num_seqs,
             max_batched_tokens=self.config.max_batched_tokens,
             prefill_chunk=self.config.prefill_chunk,
+            admission_headroom=self.config.admission_headroom,
         )
 
     def check(self, request: Request) -> None:

@@ -17,8 +17,6 @@ from benthic.cache.manager import CacheManager
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.request import Phase, Sequence
 
-GROWTH_LEN = 256
-
 
 class Scheduler:
     """Queues of sequences over a cache.
@@ -28,14 +26,24 @@ class Scheduler:
         max_num_seqs: running sequences at most.
         max_batched_tokens: rows of a pass at most; more than `max_num_seqs`, so that prompts always advance.
         prefill_chunk: prompt rows at most in a pass that also decodes.
+        admission_headroom: tokens that running sequences may still grow by when one is admitted.
     """
 
-    def __init__(self, cache: CacheManager, *, max_num_seqs: int, max_batched_tokens: int, prefill_chunk: int) -> None:
+    def __init__(
+        self,
+        cache: CacheManager,
+        *,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+        prefill_chunk: int,
+        admission_headroom: int = 256,
+    ) -> None:
         assert max_batched_tokens > max_num_seqs, (max_batched_tokens, max_num_seqs)
         self._cache = cache
         self._max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
         self._prefill_chunk = prefill_chunk
+        self._headroom = admission_headroom
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self.num_retractions = 0
@@ -112,8 +120,8 @@ class Scheduler:
         if not self._waiting or len(self._running) >= self._max_num_seqs:
             return False
         sequence = self._waiting[0]
-        expected = {s.number: _expected_len(s) for s in self._running}
-        if not self._cache.can_open(_expected_len(sequence), expected):
+        expected = {s.number: self._expected_len(s) for s in self._running}
+        if not self._cache.can_open(self._expected_len(sequence), expected):
             return False
         self._waiting.popleft()
         self._cache.open(sequence.number, sequence.total_len)
@@ -122,14 +130,13 @@ class Scheduler:
         self._running.append(sequence)
         return True
 
+    def _expected_len(self, sequence: Sequence) -> int:
+        """Where a sequence will be soon: so much room is left for it, or it would be retracted at once."""
+        return min(sequence.total_len + self._headroom, sequence.limit_len)
+
     def _schedule(self, chunks: list[ScheduledChunk], sequence: Sequence, budget: int) -> int:
         length = min(sequence.pending_len, budget)
         end = sequence.computed_len + length
         self._cache.grow(sequence.number, end)
         chunks.append(ScheduledChunk(sequence, sequence.computed_len, length, samples=end == sequence.total_len))
         return length
-
-
-def _expected_len(sequence: Sequence) -> int:
-    """Where a sequence will be soon: admission leaves that much room, so that a newcomer is not retracted at once."""
-    return min(sequence.total_len + GROWTH_LEN, sequence.limit_len)

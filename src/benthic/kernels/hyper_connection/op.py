@@ -48,6 +48,8 @@ def hyper_pre(
     Source: model.md 2.2. A row has the same bits in any batch of at least the exactness check's rows.
     """
     _check(streams, fn, scale, base, 3, streams.shape[1] * (streams.shape[1] + 2))
+    if streams.is_cuda and impl == "auto":
+        return hyper_pre_ref(streams, fn, scale, base, eps, iters, norm_eps, _cuda_sinkhorn())
     if not uses_cpu_kernel(impl, streams):
         return hyper_pre_ref(streams, fn, scale, base, eps, iters, norm_eps)
     inputs = (streams, fn, scale, base)
@@ -122,6 +124,13 @@ def _check(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, num_scales:
             f"streams have shape {tuple(streams.shape)}, fn {tuple(fn.shape)}, scale {tuple(scale.shape)}, base "
             f"{tuple(base.shape)}; they must be [R, n, D], [{num_outputs}, n*D], [{num_scales}], [{num_outputs}]"
         )
+
+
+@cache
+def _cuda_sinkhorn() -> Callable[[Tensor, float, int], Tensor]:
+    from benthic.kernels.hyper_connection.kernel import sinkhorn_cuda
+
+    return lambda logits, eps, iters: sinkhorn_cuda(logits.contiguous(), eps, iters)
 
 
 @cache

@@ -3,6 +3,7 @@
 The Sinkhorn part is its own function with its own gradient, see `sinkhorn.py`.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -27,7 +28,14 @@ class HyperMix(NamedTuple):
 
 
 def hyper_pre_ref(
-    streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, eps: float, iters: int, norm_eps: float
+    streams: Tensor,
+    fn: Tensor,
+    scale: Tensor,
+    base: Tensor,
+    eps: float,
+    iters: int,
+    norm_eps: float,
+    normalize: Callable[[Tensor, float, int], Tensor] = sinkhorn_recomputing,
 ) -> HyperMix:
     num_streams = streams.shape[1]
     x = wide(streams)
@@ -38,7 +46,7 @@ def hyper_pre_ref(
         for i, (part, offset) in enumerate(zip(torch.split(logits, sizes, -1), torch.split(base, sizes), strict=True))
     )
     mixed = mix_streams(x, sigmoid(pre) + eps).to(streams.dtype)
-    comb = sinkhorn_recomputing(torch.unflatten(comb, -1, (num_streams, num_streams)), eps, iters)
+    comb = normalize(torch.unflatten(comb, -1, (num_streams, num_streams)), eps, iters)
     return HyperMix(mixed, 2 * sigmoid(post), comb)
 
 

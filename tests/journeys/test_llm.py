@@ -1,0 +1,259 @@
+"""From prompts to answers through the public class, on a small random model with the bundled tokenizer."""
+
+import dataclasses
+import shutil
+import threading
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+
+import pytest
+import torch
+
+import benthic
+from benthic import LLM, SamplingParams
+from benthic.engine.cpu import prepare_products
+from benthic.errors import CheckpointError, ConfigError, PromptTooLong, RequestError
+from benthic.models.checkpoint import dummy_model, save_checkpoint
+from benthic.models.config import ModelConfig
+from benthic.models.transformer import Transformer
+from benthic.text.tokenizer import Tokenizer
+
+ASSETS = Path(str(resources.files("benthic"))) / "assets" / "tiny"
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+
+
+def build_model() -> Transformer:
+    prepare_products(1)
+    config = dataclasses.replace(
+        ModelConfig.from_json(ASSETS),
+        num_hidden_layers=3,
+        compress_ratios=(0, 4, 128, 0),
+        hidden_size=128,
+        max_position_embeddings=1024,
+        num_hash_layers=1,
+    )
+    model = dummy_model(config, seed=1, device="cpu")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.ndim >= 2 and "hc_" not in name:
+                weight.mul_(5.0)
+    return model
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(build_model(), tokenizer=Tokenizer(ASSETS), max_num_seqs=8) as llm:
+        yield llm
+
+
+def test_text_and_its_ids_give_the_same_answer(llm: LLM) -> None:
+    text = "What is 347 + 285?"
+    ids = llm.tokenizer.encode(text)
+    by_text, by_ids = llm.generate([text, ids], GREEDY)
+    assert by_text.prompt_token_ids == ids == by_ids.prompt_token_ids
+    assert (by_text.prompt, by_ids.prompt) == (text, None)
+    assert by_text.outputs == by_ids.outputs
+    assert by_text.outputs[0].text == llm.tokenizer.decode(by_text.outputs[0].token_ids)
+    assert by_text.cached_len == 0
+
+
+def test_hundreds_of_prompts_come_back_in_order(llm: LLM) -> None:
+    prompts = [[3 + i, 4, 5] for i in range(300)]
+    outputs = llm.generate(prompts, SamplingParams(max_tokens=2, temperature=0))
+    assert [output.prompt_token_ids for output in outputs] == prompts
+    assert all(1 <= len(output.outputs[0].token_ids) <= 2 for output in outputs)
+
+
+def test_a_single_prompt_needs_no_list(llm: LLM) -> None:
+    assert len(llm.generate("hello", GREEDY)) == 1
+    assert len(llm.generate([5, 6, 7], GREEDY)) == 1
+    assert llm.generate([], GREEDY) == []
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
+    short, long = llm.generate(
+        ["a", "a"], [SamplingParams(max_tokens=1), SamplingParams(max_tokens=5, ignore_eos=True)]
+    )
+    assert len(short.outputs[0].token_ids) == 1
+    assert len(long.outputs[0].token_ids) == 5
+
+
+def test_scores_equal_the_logprobs_of_generation_bit_for_bit(llm: LLM) -> None:
+    prompts: list[str | list[int]] = ["One, two, three", list(range(10, 300)), [7]]
+    params = SamplingParams(max_tokens=20, seed=5, logprobs=0, ignore_eos=True)
+    for output in llm.generate(prompts, params):
+        [answer] = output.outputs
+        assert answer.logprobs is not None
+        scores = llm.score(output.prompt_token_ids + answer.token_ids)
+        assert scores.dtype == torch.float32
+        assert torch.equal(scores[len(output.prompt_token_ids) - 1 :], torch.tensor(answer.logprobs))
+
+
+def test_logits_are_what_greedy_generation_takes_the_best_of(llm: LLM) -> None:
+    [output] = llm.generate(["The sea"], GREEDY)
+    ids = output.prompt_token_ids + output.outputs[0].token_ids
+    logits = llm.logits(ids)
+    assert logits.shape == (len(ids), llm.model.config.vocab_size)
+    assert logits.dtype == torch.float32
+    assert logits[len(output.prompt_token_ids) - 1 : -1].argmax(-1).tolist() == output.outputs[0].token_ids
+
+
+def test_the_score_of_a_token_is_the_log_softmax_of_its_logits(llm: LLM) -> None:
+    ids = [9, 8, 7, 6]
+    expected = llm.logits(ids).double().log_softmax(-1)[torch.arange(3), torch.tensor(ids[1:])]
+    torch.testing.assert_close(llm.score(ids).double(), expected, atol=1e-5, rtol=0)
+    assert llm.score([9]).shape == (0,)
+
+
+def test_top_logprobs_are_as_many_as_asked_for_best_first(llm: LLM) -> None:
+    [output] = llm.generate(["x"], dataclasses.replace(GREEDY, logprobs=4))
+    [answer] = output.outputs
+    assert answer.top_logprobs is not None
+    assert answer.logprobs is not None
+    for token, logprob, top in zip(answer.token_ids, answer.logprobs, answer.top_logprobs, strict=True):
+        assert len(top) == 4
+        assert list(top.items())[0] == (token, logprob)
+        assert list(top.values()) == sorted(top.values(), reverse=True)
+
+
+def test_several_answers_differ_and_are_each_repeatable_alone(llm: LLM) -> None:
+    params = SamplingParams(max_tokens=10, seed=40, n=3, ignore_eos=True)
+    [output] = llm.generate(["Once"], params)
+    answers = [answer.token_ids for answer in output.outputs]
+    assert [answer.index for answer in output.outputs] == [0, 1, 2]
+    assert len({tuple(ids) for ids in answers}) == 3
+    [again] = llm.generate(["Once"], dataclasses.replace(params, seed=42, n=1))
+    assert again.outputs[0].token_ids == answers[2]
+
+
+def test_a_stop_string_cuts_the_text_before_it_and_ends_generation(llm: LLM) -> None:
+    [free] = llm.generate(["go"], dataclasses.replace(GREEDY, max_tokens=40))
+    text = free.outputs[0].text
+    stop = text[len(text) // 2 : len(text) // 2 + 3]
+    [cut] = llm.generate(["go"], dataclasses.replace(GREEDY, max_tokens=40, stop=(stop,)))
+    assert cut.outputs[0].text == text[: text.index(stop)]
+    assert (cut.outputs[0].finish_reason, cut.outputs[0].stop_reason) == ("stop", stop)
+    assert len(cut.outputs[0].token_ids) < 40
+    assert cut.outputs[0].token_ids == free.outputs[0].token_ids[: len(cut.outputs[0].token_ids)]
+
+
+def test_the_end_token_is_counted_and_not_shown(llm: LLM) -> None:
+    [free] = llm.generate(["go"], GREEDY)
+    stop = free.outputs[0].token_ids[3]
+    [ended] = llm.generate(["go"], dataclasses.replace(GREEDY, stop_token_ids=(stop,)))
+    answer = ended.outputs[0]
+    assert answer.token_ids[-1] == stop == answer.stop_reason
+    assert answer.text == llm.tokenizer.decode(answer.token_ids[:-1])
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([[5], []], r"prompts\[1\]: the prompt is empty"),
+        ([""], r"prompts\[0\]: the prompt is empty"),
+        ([[5], [4096]], r"prompts\[1\]: prompt holds 4096; token ids are integers from 0 to 4095"),
+        ([[5, "a"]], r"prompts\[0\] holds 'a'; token ids are integers"),
+        ([[5, True]], r"prompts\[0\] holds True"),
+        ([3.5], r"prompts\[0\] is a float; it must be a list of token ids or text"),
+    ],
+)
+def test_a_bad_prompt_is_named_and_the_next_call_works(llm: LLM, prompts: list[object], message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.generate(prompts, GREEDY)  # type: ignore[arg-type]
+    assert len(llm.generate(["fine"], GREEDY)[0].outputs[0].token_ids) == 12
+
+
+def test_a_prompt_that_fills_the_context_is_refused_and_can_still_be_scored(llm: LLM) -> None:
+    full = [5] * llm.max_model_len
+    with pytest.raises(PromptTooLong, match="at most 1023 leave room"):
+        llm.generate([full], GREEDY)
+    assert llm.score(full).shape == (llm.max_model_len - 1,)
+    with pytest.raises(PromptTooLong, match="ids holds 1025 tokens; the context has 1024"):
+        llm.score([*full, 5])
+    with pytest.raises(RequestError, match="ids is empty"):
+        llm.logits([])
+
+
+def test_as_many_params_as_prompts_are_needed(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="there are 1 params for 2 prompts"):
+        llm.generate(["a", "b"], [GREEDY])
+
+
+def test_a_stream_joins_to_the_generated_text(llm: LLM) -> None:
+    [output] = llm.generate(["Tell"], GREEDY)
+    assert "".join(llm.stream("Tell", GREEDY)) == output.outputs[0].text
+
+
+def test_a_stream_left_early_frees_the_engine(llm: LLM) -> None:
+    stream = llm.stream("Tell", dataclasses.replace(GREEDY, max_tokens=500))
+    next(stream)
+    with pytest.raises(RequestError, match="a stream of this LLM is open"):
+        llm.generate(["x"], GREEDY)
+    stream.close()
+    assert len(llm.generate(["x"], GREEDY)) == 1
+
+
+def test_an_interrupt_leaves_the_engine_empty_and_working(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    [expected] = llm.generate(["abc"], GREEDY)
+    engine = llm._open_engine()
+    step, calls = engine.step, iter(range(100))
+
+    def interrupted() -> list[object]:
+        if next(calls) == 3:
+            raise KeyboardInterrupt
+        return list(step())
+
+    monkeypatch.setattr(engine, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate(["abc", "def"], GREEDY)
+    monkeypatch.undo()
+    assert engine.stats().used_blocks == 0
+    assert not engine.has_work()
+    assert llm.generate(["abc"], GREEDY) == [expected]
+
+
+def test_threads_take_turns(llm: LLM) -> None:
+    [expected] = llm.generate(["abc"], GREEDY)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.extend(llm.generate(["abc"], GREEDY))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+
+
+def test_a_saved_checkpoint_folder_answers_like_the_model_it_was_saved_from(llm: LLM, tmp_path: Path) -> None:
+    save_checkpoint(llm.model, tmp_path, weights="fp32")
+    shutil.copy(ASSETS / "tokenizer.json", tmp_path)
+    with benthic.LLM(tmp_path, device="cpu", dtype="float32") as loaded:
+        assert loaded.generate(["abc"], GREEDY) == llm.generate(["abc"], GREEDY)
+
+
+def test_a_closed_llm_says_so() -> None:
+    llm = LLM(build_model(), tokenizer=Tokenizer(ASSETS))
+    llm.close()
+    llm.close()
+    with pytest.raises(RequestError, match="this LLM is closed"):
+        llm.generate(["x"])
+
+
+def test_without_a_tokenizer_ids_work_and_text_is_refused() -> None:
+    with LLM(build_model()) as llm:
+        [output] = llm.generate([[5, 6, 7]], GREEDY)
+        assert len(output.outputs[0].token_ids) == 12
+        assert output.outputs[0].text == ""
+        with pytest.raises(RequestError, match="this LLM has no tokenizer"):
+            llm.generate(["text"], GREEDY)
+        with pytest.raises(RequestError, match="stop strings need a tokenizer"):
+            llm.generate([[5]], SamplingParams(stop="x"))
+
+
+def test_wrong_settings_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'max_model_len'"):
+        LLM("tiny", max_modellen=5)
+    with pytest.raises(ConfigError, match="dtype is 'half'"):
+        LLM("tiny", dtype="half")
+    with pytest.raises(CheckpointError, match="there is no folder"):
+        LLM(tmp_path / "nowhere")
