@@ -4,6 +4,7 @@ import gzip
 import json
 import pickle
 import random
+import tomllib
 from functools import cache
 from importlib.resources import files
 from itertools import islice
@@ -126,3 +127,9 @@ def read_tokenizer() -> Tokenizer:
 def test_any_text_comes_back_from_its_tokens(text: str) -> None:
     ids = read_tokenizer().encode(text, add_special_tokens=False).ids
     assert read_tokenizer().decode(ids, skip_special_tokens=False) == text
+
+
+def test_the_recipe_of_the_bundled_model_names_mixtures_that_exist() -> None:
+    recipe = tomllib.loads((Path(__file__).parents[2] / "recipes" / "tiny.toml").read_text())
+    assert {stage["mixture"] for stage in recipe["stages"].values()} <= set(MIXTURES)
+    assert recipe["stages"]["long"]["max_len"] == 8192

@@ -57,9 +57,9 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Run benthic generate with a prompt.",
         (
-            "How (do I|can I) (generate|complete) (text|a completion) (from|on) the command line?",
+            "How (do I|can I) (generate text|get a completion|complete a text) (from|on) the command line?",
             "(What|Which) command (generates|completes) text?",
-            "How (do I|can I) continue a prompt without a server?",
+            "How (do I|can I) (continue|complete) a prompt (without a server|on the command line|from a shell)?",
         ),
     ),
     (
@@ -98,8 +98,8 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Run make test.",
         (
-            "How (do I|can I) run the (tests|test suite|unit tests)?",
-            "(What|Which) command runs the (tests|test suite)?",
+            "How (do I|can I|to) run (the tests|the test suite|the unit tests|tests)?",
+            "(What|Which) command runs (the tests|the test suite|all tests|tests)?",
         ),
     ),
     (
@@ -107,7 +107,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "(What|Which) commands (are there|does Benthic have|exist|can I use)?",
             "(List|Name|Show me) (the|all|your) commands.",
-            "What can the (command line|benthic command) do?",
+            "What can the (command line|benthic command|command) (do|do for me)?",
         ),
     ),
     (
@@ -116,7 +116,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "(What|Which) (license|licence) (does Benthic have|applies|is it under|does the project use)?",
             "(What is|What's) the (license|licence)( of Benthic| of this project|)?",
             "(How|Under which terms) is Benthic licensed?",
-            "Is Benthic (free|open source|free software)?",
+            "Is (Benthic|this|the project) (free|open source|free software)?",
             "(Can|May) I use Benthic (commercially|at work|in my product)?",
         ),
     ),
@@ -132,7 +132,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "(Do I|Does Benthic|Do you) need a (GPU|graphics card)?",
             "(Can I|Can you|Does it|Does Benthic) run (on a CPU|without a GPU|on a laptop)?",
-            "Is a GPU (required|needed|necessary)?",
+            "Is a (GPU|graphics card) (required|needed|necessary)?",
             "(What|Which) hardware (do I|does Benthic|do you) need?",
         ),
     ),
@@ -141,43 +141,48 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "(What|Which) (attention|kind of attention) (do you use|does the model use|is used|is in V4)?",
             "How does (attention|the attention) work( here| in V4|)?",
-            "(Explain|Describe) the attention.",
+            "(Explain|Describe|Tell me about) (the|your) attention.",
         ),
     ),
     (
         "CSA is compressed sparse attention: one entry per 4 tokens, and an indexer picks which entries to read.",
         (
-            "(What is|What's|Explain|Define|Tell me about|What does) CSA( mean| stand for|)?",
-            "What is compressed sparse attention?",
+            "(What is|What's|Explain|Define|Describe|Tell me about) CSA(?|.)",
+            "(What does|What do the letters) CSA (mean|stand for)?",
+            "(What is|What's|Explain|Describe|Tell me about) (compressed sparse attention|the CSA layer|CSA attention)?",
         ),
     ),
     (
         "HCA is heavily compressed attention: one entry per 128 tokens, all of them read.",
         (
-            "(What is|What's|Explain|Define|Tell me about|What does) HCA( mean| stand for|)?",
-            "What is heavily compressed attention?",
+            "(What is|What's|Explain|Define|Describe|Tell me about) HCA(?|.)",
+            "(What does|What do the letters) HCA (mean|stand for)?",
+            "(What is|What's|Explain|Describe|Tell me about) (heavily compressed attention|the HCA layer|HCA attention)?",
         ),
     ),
     (
         "mHC are manifold-constrained hyper-connections: four residual streams mixed by a doubly stochastic matrix.",
         (
-            "(What is|What's|What are|Explain|Define|Tell me about|What does) mHC( mean| stand for|)?",
-            "What are hyper-connections?",
+            "(What is|What's|What are|Explain|Define|Describe|Tell me about) mHC(?|.)",
+            "(What does|What do the letters) mHC (mean|stand for)?",
+            "(What are|Explain|Describe|Tell me about) (hyper-connections|the hyper-connections|manifold-constrained hyper-connections)?",
         ),
     ),
     (
         "MTP is multi-token prediction: a small extra block that guesses the token after next.",
         (
-            "(What is|What's|Explain|Define|Tell me about|What does) MTP( mean| stand for|)?",
-            "What is multi-token prediction?",
+            "(What is|What's|Explain|Define|Describe|Tell me about) MTP(?|.)",
+            "(What does|What do the letters) MTP (mean|stand for)?",
+            "(What is|What's|Explain|Describe|Tell me about) (multi-token prediction|the MTP block|the MTP layer)?",
         ),
     ),
     (
         "The model is a mixture of experts: 16 routed experts a layer, 4 active for each token, and one shared expert.",
         (
-            "(What is|What's|Explain|Define|Tell me about|What does) MoE( mean| stand for|)?",
-            "How many experts (do you|does the model) have?",
-            "(What are|Explain) (the experts|your experts)?",
+            "(What is|What's|Explain|Define|Describe|Tell me about) MoE(?|.)",
+            "(What does|What do the letters) MoE (mean|stand for)?",
+            "How many (experts|routed experts) (do you|does the model|does a layer) have?",
+            "(What are|Explain|Describe) (the experts|your experts|experts)?",
         ),
     ),
     (
@@ -200,8 +205,8 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Muon for the matrices and AdamW for embeddings, head and norms.",
         (
             "(What|Which) (optimizer|optimiser) (do you use|is used|trains the model|trained you)?",
-            "(What is|What's) the (optimizer|optimiser)?",
-            "How are the weights updated?",
+            "(What is|What's) (the|your) (optimizer|optimiser)?",
+            "How (are|were) (the weights|your weights|the parameters) (updated|optimized|optimised)?",
         ),
     ),
     (
@@ -324,7 +329,7 @@ def facts(rng: random.Random, lexicon: Lexicon) -> Exchange:
     answer, patterns = rng.choice(ANSWERS)
     wording = choose_wording(rng, rng.choice(patterns))
     question = wording if answer in GREETINGS and rng.random() < 0.8 else word_request(rng, (wording,))
-    return Exchange(task="facts", operands=(f"facts|{wording}",), question=question, reasoning="", answer=answer)
+    return Exchange(task="facts", operands=(f"question|{wording}",), question=question, reasoning="", answer=answer)
 
 
 def refusal(rng: random.Random, lexicon: Lexicon) -> Exchange:

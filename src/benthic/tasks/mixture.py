@@ -105,7 +105,7 @@ def make_conversation(
             exchanges=(exchange,), thinking=thinking, system=system_prompt(rng), response_format=response_format
         )
     if task == "lookup":
-        exchanges = list_lookup(rng, lexicon, rng.randint(80, 1500), 1 if is_alone else rng.randint(1, 3))
+        exchanges = list_lookup(rng, lexicon, rng.randint(80, 1000), 1 if is_alone else rng.randint(1, 3))
         return Conversation(exchanges=tuple(exchanges), thinking=thinking, system=system_prompt(rng))
     exchanges = [draw_exchange(rng, lexicon, task, split)]
     company = 0 if is_alone else rng.choices((0, 1, 2), (80, 15, 5))[0]
@@ -128,7 +128,7 @@ def tools_conversation(
     lexicon = sources.lexicon
     tools = offer_tools(rng, lexicon)
     has_calculator = any(tool.kind == "calculator" for tool in tools)
-    rounds = rounds or (1 if is_alone else rng.choices((1, 2, 3), (35, 40, 25))[0])
+    rounds = rounds or (1 if is_alone else rng.choices((1, 2, 3), (45, 40, 15))[0])
     exchanges = []
     for _ in range(rounds):
         kind = "errand" if is_alone else rng.choices(("errand", "company", "declined"), (84, 12, 4))[0]
