@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 from typing import Any
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benthic.engine.sampling import SamplingParams
 from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.text import Prompt, PromptEncoder, PromptSettings, Tokenizer
 
@@ -193,6 +195,12 @@ def test_a_bad_value_is_refused_by_name(encoder: PromptEncoder, name: str, value
     error = refusal(encoder, "chat", {"messages": USER, name: value})
     assert error.param == name
     assert name in str(error)
+
+
+def test_sampling_has_the_names_of_the_engine(encoder: PromptEncoder) -> None:
+    prompt = encoder.encode("chat", {"messages": USER, "n": 2, "seed": 3, "max_tokens": 7, "top_p": 0.5})
+    params = SamplingParams(**dataclasses.asdict(prompt.sampling), n=prompt.num_samples)
+    assert (params.n, params.seed, params.max_tokens, params.top_p) == (2, 3, 7, 0.5)
 
 
 # Limits

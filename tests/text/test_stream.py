@@ -200,6 +200,20 @@ def test_the_three_protocols_say_the_same(tokenizer: Tokenizer, encoder: PromptE
         assert events[-1].name == "message_stop"
 
 
+JSON_REPLIES = ['{"a": "x", "b": [1, {"c": null}]}', '{\n  "a": "你 ```"\n}', "[]", '{"a": 1}\n']
+
+
+@pytest.mark.parametrize("text", JSON_REPLIES)
+@pytest.mark.parametrize("thinking", [False, True])
+def test_json_asked_for_arrives_whole(tokenizer: Tokenizer, encoder: PromptEncoder, text: str, thinking: bool) -> None:
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}
+    prompt = encoder.encode("chat", {"messages": USER, "thinking": thinking, "response_format": form})
+    ids = render_reply(thinking=thinking, reasoning="r" if thinking else "", content=text).encode(tokenizer)
+    for pieces in ([ids], [[i] for i in ids]):
+        events, _ = stream_of(prompt, tokenizer, pieces)
+        assert json.loads(joined(events)["content"]) == json.loads(text)
+
+
 # The end
 
 

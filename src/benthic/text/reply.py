@@ -23,7 +23,7 @@ import deepseek_recipe as recipe
 
 from benthic.text.prompt import Prompt
 from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
-from benthic.text.wire import Payload, ToolCallWatch, correct_finish, says_nothing
+from benthic.text.wire import Payload, ToolCallWatch, correct_finish, is_last, says_nothing
 
 FinishReason = Literal["stop", "length"]
 """Why the engine ended a sequence: EOS or a stop token, or the limit of tokens."""
@@ -179,7 +179,8 @@ class ReplyParser:
         data: dict[str, Any] = json.loads(event.to_json())
         self._response.accumulate(event)
         self._calls.watch(self._prompt.protocol, data)
-        correct_finish(self._prompt.protocol, data, self.tool_call_errors)
+        if is_last(self._prompt.protocol, data):  # reading arguments at every event would cost their square
+            correct_finish(self._prompt.protocol, data, self.tool_call_errors)
         if self._prompt.protocol == "chat":
             self.usage = data.pop("usage", None) or self.usage
             data["created"] = self.created

@@ -51,9 +51,10 @@ class Tokenizer:
         self._full = _build(self.path, self._json)
         self._plain = _build(self.path, json.dumps({**settings, "added_tokens": [], "post_processor": None}))
         self._bytes_of_char = _byte_level_alphabet()
+        self._bytes_of_id: dict[int, bytes] = {}
         self._check_control_tokens([t["content"] for t in settings.get("added_tokens", ())])
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """One more than the largest id, so the number of embedding rows that ids can reach."""
         return max(self._full.get_vocab(with_added_tokens=True).values()) + 1
@@ -116,13 +117,10 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes, perhaps a part of a character, that an id contributes; empty for a hole."""
-        token = self.token(token_id)
-        if token is None:
-            return b""
-        try:
-            return bytes(self._bytes_of_char[char] for char in token)
-        except KeyError:  # an added token, spelled in text and not in the byte-level alphabet
-            return token.encode("utf-8")
+        known = self._bytes_of_id.get(token_id)
+        if known is None:
+            known = self._bytes_of_id[token_id] = self._read_bytes(self.token(token_id) or "")
+        return known
 
     def check_ids(self, ids: Sequence[int], *, param: str | None = None, vocab_size: int | None = None) -> None:
         """Refuse ids that no embedding row stands for.
@@ -168,6 +166,12 @@ class Tokenizer:
     def control_ids(self) -> frozenset[int]:
         """Ids of the control tokens: added tokens that plain text can never produce."""
         return frozenset(self._full.get_added_tokens_decoder())
+
+    def _read_bytes(self, token: str) -> bytes:
+        try:
+            return bytes(self._bytes_of_char[char] for char in token)
+        except KeyError:  # an added token, spelled in text and not in the byte-level alphabet
+            return token.encode("utf-8")
 
     def _check_control_tokens(self, added: list[str]) -> None:
         missing = [token for token in REQUIRED_TOKENS if token not in added]

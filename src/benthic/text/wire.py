@@ -71,6 +71,13 @@ def correct_finish(protocol: Protocol, data: dict[str, Any], errors: Sequence[tu
             place["stop_reason"] = "end_turn"
 
 
+def is_last(protocol: Protocol, data: dict[str, Any]) -> bool:
+    """Whether an event says why the reply ended."""
+    if protocol == "chat":
+        return any(choice["finish_reason"] is not None for choice in data["choices"])
+    return data["type"] in ("message_delta", "response.completed", "response.incomplete")
+
+
 def says_nothing(protocol: Protocol, data: dict[str, Any]) -> bool:
     """Whether an event is an empty chat delta, as tokens without text leave them."""
     if protocol != "chat":
