@@ -50,6 +50,6 @@ class _ReferenceGradient(torch.autograd.Function):
         pairs = [
             (out, grad) for out, grad in zip(outputs, grads, strict=True) if grad is not None and out.requires_grad
         ]
-        wanted = [x for x, need in zip(inputs, needed, strict=True) if need]
+        wanted = [x for x, need in zip(inputs, needed, strict=True) if need and x is not None]
         found = iter(torch.autograd.grad([y for y, _ in pairs], wanted, [g for _, g in pairs], allow_unused=True))
         return None, None, None, *(next(found) if need else None for need in needed)

@@ -1,7 +1,7 @@
 """Held-out examples for curves during training.
 
-As every question has one right answer, greedy decoding is right exactly if each learned token is the likeliest one given
-the true tokens before it: one packed forward pass examines thousands of questions. It is stricter than `evaluate`,
+As every question has one right answer, greedy decoding is right exactly if each learned token is the likeliest one
+given the true tokens before it: one packed forward pass examines thousands of questions. It is stricter than `evaluate`,
 which lets reasoning and shown work differ as long as the answer is right.
 """
 
@@ -14,7 +14,7 @@ from benthic.tasks.sources import Sources
 
 
 def held_out_examples(encoder: ExampleEncoder, *, per_cell: int, seed: int = 0) -> list[Example]:
-    """`per_cell` examples of every cell and mode; their `task` is `<cell>/<mode>`; what is asked is as in `evaluate`."""
+    """`per_cell` examples of every cell and mode, their `task` being `<cell>/<mode>`; asked as in `evaluate`."""
     sources = Sources.bundled()
     examples = []
     for cell in CELLS:
