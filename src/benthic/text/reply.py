@@ -17,7 +17,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import deepseek_recipe as recipe
 
@@ -236,7 +236,11 @@ def _clamp(value: float) -> float:
 
 def _problem(arguments: str) -> str | None:
     try:
-        value = json.loads(arguments or "{}")
-    except ValueError as error:
+        value = json.loads(arguments or "{}", parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     return None if isinstance(value, dict) else f"{type(value).__name__} in place of an object"
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
