@@ -40,7 +40,8 @@ class PackedPlan:
     """Slots and tiles of a packed pass.
 
     `frequencies[ratio]` float32 [r/2]: rotary frequencies. `slots` int64 [rows]: kv buffer slot of each row.
-    `completed[ratio]`: blocks that the sequences complete, absent where there are none; `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry block.
+    `completed[ratio]`: blocks that the sequences complete, absent where there are none;
+    `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry block.
     """
 
     groups: tuple[TileTensors, ...]

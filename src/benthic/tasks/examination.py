@@ -1,8 +1,8 @@
 """Held-out examples for curves during training.
 
 As every question has one right answer, greedy decoding is right exactly if each learned token is the likeliest one
-given the true tokens before it: one packed forward pass examines thousands of questions. It is stricter than `evaluate`,
-which lets reasoning and shown work differ as long as the answer is right.
+given the true tokens before it: one packed forward pass examines thousands of questions. It is stricter than
+`evaluate`, which lets reasoning and shown work differ as long as the answer is right.
 """
 
 from dataclasses import replace
