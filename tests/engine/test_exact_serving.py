@@ -74,7 +74,8 @@ def test_any_batch_order_chunking_and_arrival_gives_the_bits_of_the_request_alon
     small_model: Transformer, name: str
 ) -> None:
     rng = random.Random(name)
-    requests = random_requests(rng, 3 if name == "one token a pass" else 9, longest=150 if "one" in name else 400)
+    is_slow = name == "one token a pass"
+    requests = random_requests(rng, 3 if is_slow else 7, longest=150 if is_slow else 400)
     together = run(Engine(small_model, SCHEDULES[name]), requests, rng, chance=0.4)
     assert together == alone(small_model, requests)
 

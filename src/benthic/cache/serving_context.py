@@ -64,6 +64,8 @@ class ServingContext:
         self._entry_slots: dict[int, Tensor] = {}
         self._entry_rope: dict[int, RopeTable] = {}
         for ratio in frequencies.keys() - {WINDOW}:
+            if not any(_completes(chunk, ratio) for chunk in rows.chunks):
+                continue
             blocks = plan_completed(rows.chunks, ratio, lambda s, p: _slot(window, s, p), device)
             if blocks is not None:
                 slots = _slot(block_tables.entries[ratio], blocks.sequence, blocks.index)
@@ -113,6 +115,10 @@ class ServingContext:
         # The kv buffer's entries start at `entry_base`; the indexer's own buffer holds nothing before them.
         slots = self._entry_slots[CSA] - self._buffers.entry_base * BLOCK_SIZE
         return buffer.index_copy_(0, slots, entries)
+
+
+def _completes(chunk: Chunk, ratio: int) -> bool:
+    return chunk.start // ratio < (chunk.start + chunk.length) // ratio
 
 
 def _block_tables(tables: Sequence[BlockTable], entry_base: int) -> BlockTables:
