@@ -112,7 +112,7 @@ def test_a_budget_that_leaves_no_row_for_prompts_is_a_mistake() -> None:
         scheduler_of(max_num_seqs=64, max_batched_tokens=64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     arrivals=st.lists(st.tuples(st.integers(0, 20), st.integers(1, 1000), st.integers(1, 1000)), max_size=8),
     csa_blocks=st.integers(8, 20),
