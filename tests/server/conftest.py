@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -24,6 +25,8 @@ from benthic.models.transformer import Transformer
 from benthic.server.app import create_app
 from benthic.server.build import build_service
 from benthic.server.config import ServerConfig
+from benthic.server.launch import DrainingServer
+from benthic.server.listen import bind
 from benthic.server.service import Service
 from benthic.text.tokenizer import Tokenizer
 
@@ -184,6 +187,53 @@ async def served(model: Transformer) -> AsyncIterator[Running]:
     )
     async with running(service, engine) as up:
         yield up
+
+
+class Live(Running):
+    """A service behind a real socket, in a thread of its own."""
+
+    def __init__(self, service: Service, engine: Engine | ScriptedEngine) -> None:
+        self.service = service
+        self.engine = engine
+        self._ready = threading.Event()
+        self.url = ""
+        self.server = DrainingServer(
+            create_app(service),
+            service.channel,
+            listener=bind(ServerConfig(port=0), next_free=False),
+            drain_s=service.config.drain_s,
+            ready=self._take_url,
+        )
+        self.thread = threading.Thread(target=self.server.serve_until_stopped, daemon=True)
+
+    def __enter__(self) -> "Live":
+        self.thread.start()
+        assert self._ready.wait(20)
+        self.client = httpx.AsyncClient(base_url=self.url, timeout=30)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.stop()
+        self.server.stop()
+        self.thread.join(10)
+        assert not self.thread.is_alive()
+
+    def _take_url(self, url: str) -> None:
+        self.url = url
+        self._ready.set()
+
+
+@pytest.fixture
+def live(tokenizer: Tokenizer) -> Callable[..., Live]:
+    """`with live("markup", ...) as up`: as `scripted`, but over HTTP on loopback."""
+
+    def start(markup: str, *, step_s: float = 0.0, **config: object) -> Live:
+        engine = ScriptedEngine(tokenizer.encode_markup(markup), step_s=step_s)
+        server = ServerConfig(**config)  # type: ignore[arg-type]
+        service = build_service(engine, TINY, name="tiny", config=server, score=lambda ids, top: [None] * len(ids))
+        return Live(service, engine)
+
+    return start
 
 
 Script = Callable[..., AbstractAsyncContextManager[Running]]

@@ -179,9 +179,8 @@ async def test_the_context_bounds_prompt_and_answer_together(
 
 GOOD = {"model": "tiny", "prompt": "hi"}
 BAD_FIELDS: list[tuple[str, Any, int, str | None]] = [
-    *[("prompt", value, 400, "prompt") for value in (None, "", [], [[]], {}, 7, [1.5], [-1], [4096])],
-    *[("prompt", value, 400, "prompt") for value in (["a", 1], [[1], "a"])],
-    *[("prompt", value, 400, "prompt") for value in ([True], [[1], [2, None]], ["a"] * 200)],
+    *[("prompt", value, 400, "prompt") for value in (None, "", [], [[]], {}, 7, [1.5], [-1], [4096], [True])],
+    *[("prompt", value, 400, "prompt") for value in (["a", 1], [[1], "a"], [[1], [2, None]], ["a"] * 200)],
     *[("max_tokens", value, 400, "max_tokens") for value in (0, -1, 1.5, "1", True, [], {}, 10**9)],
     *[("temperature", value, 400, "temperature") for value in (-3, 2.1, "hot", True, [])],
     *[("top_p", value, 400, "top_p") for value in (0, 7, -0.1, "1", False)],

@@ -42,15 +42,17 @@ def open_service(
     from benthic.engine.engine import Engine
     from benthic.engine.scoring import prompt_logprobs
     from benthic.models.checkpoint.load import load_model, resolve
-    from benthic.server.build import build_service
+    from benthic.server.build import build_service, warm_up
 
     config = engine or EngineConfig()
     place, dtype, policy = _device(choice.device), _dtype(choice.dtype), _policy(choice.numerics)
     prepare_products(config.num_threads)
     folder = resolve(choice.model)
     model = load_model(folder, device=place, dtype=dtype, numerics=policy).freeze()
+    running = Engine(model, config)
+    warm_up(running)
     return build_service(
-        Engine(model, config),
+        running,
         folder,
         name=folder.resolve().name if Path(choice.model).exists() else choice.model,
         config=server or ServerConfig(),

@@ -43,18 +43,18 @@ def serve(
     listener = bind(options.server, next_free=next_free_port)
     typer.echo(f"loading {model} ...", err=True)
     from benthic.server.app import create_app
-    from benthic.server.launch import run
+    from benthic.server.launch import DrainingServer
 
     choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
     service = open_service(choice, server=options.server, engine=options.engine)
     has_key = options.server.api_key is not None
-    run(
+    DrainingServer(
         create_app(service),
         service.channel,
-        options.server,
-        listener,
+        listener=listener,
+        drain_s=options.server.drain_s,
         ready=lambda url: _announce(url, service.name, has_key=has_key),
-    )
+    ).serve_until_stopped()
 
 
 def _announce(url: str, name: str, *, has_key: bool) -> None:

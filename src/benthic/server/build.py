@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from benthic.engine.engine import Engine
-from benthic.engine.request import TokenLogprobs
+from benthic.engine.request import Request, TokenLogprobs
+from benthic.engine.sampling import SamplingParams
 from benthic.engine.worker import EngineWorker
 from benthic.server.channel import Channel
 from benthic.server.config import ServerConfig
@@ -17,6 +18,9 @@ from benthic.server.service import Service
 from benthic.text.prompt import PromptEncoder
 from benthic.text.settings import read_prompt_settings
 from benthic.text.tokenizer import Tokenizer
+
+_WARM_UP_LEN = 160
+"""Longer than the longest compression block, so that every kind of layer has work."""
 
 Score = Callable[[Sequence[int], int], list[TokenLogprobs | None]]
 
@@ -59,6 +63,15 @@ def build_service(engine: Engine, folder: Path, *, name: str, config: ServerConf
         metrics=metrics,
         score=_in_own_thread(score),
     )
+
+
+def warm_up(engine: Engine) -> None:
+    """Answer one request before the first client does: kernels are compiled or loaded on their first use."""
+    prompt = tuple(range(min(_WARM_UP_LEN, engine.max_model_len - 2)))
+    params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
+    engine.add(Request(request_id="warm-up", prompt_ids=prompt, params=params))
+    while engine.has_work():
+        engine.step()
 
 
 def _in_own_thread(score: Score) -> Callable[[Sequence[int], int], Awaitable[list[TokenLogprobs | None]]]:

@@ -185,22 +185,36 @@ class Channel:
         """Deliver nothing more for this sequence."""
         del self._owners[request_id]
 
+    def fail_all(self, error: ApiError) -> None:
+        """End every open generation with an error; what still runs in the engine is cancelled."""
+        for request_id in self._owners:
+            self._worker.cancel(request_id)
+        for generation in set(self._owners.values()):
+            generation.fail(error)
+
     async def close(self) -> None:
         """End the engine's thread; whatever is open ends with an error."""
+        await asyncio.to_thread(self.end_threads)
+        self.fail_all(shutting_down())
+
+    def end_threads(self) -> None:
+        """End the engine's thread and the receiver; may be called twice, and after the loop has gone."""
         self._closing.set()
-        await asyncio.to_thread(self._worker.close)
+        self._worker.close()
         if self._receiver is not None:
-            await asyncio.to_thread(self._receiver.join, 2 * _POLL_S)
-        self._fail_all(shutting_down())
+            self._receiver.join(2 * _POLL_S)
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._closing.is_set():
             events = self._worker.receive(_POLL_S)
-            if events:
-                loop.call_soon_threadsafe(self._route, events)
-            elif not self._worker.is_alive and not self._closing.is_set():
-                _log.critical("the engine's thread ended unexpectedly; its requests end with an error")
-                loop.call_soon_threadsafe(self._fail_all, internal_error())
+            try:
+                if events:
+                    loop.call_soon_threadsafe(self._route, events)
+                elif not self._worker.is_alive and not self._closing.is_set():
+                    _log.critical("the engine's thread ended unexpectedly; its requests end with an error")
+                    loop.call_soon_threadsafe(self.fail_all, internal_error())
+                    return
+            except RuntimeError:  # the loop is closed: a forced end, nobody listens any more
                 return
 
     def _route(self, events: list[Event]) -> None:
@@ -208,10 +222,6 @@ class Channel:
             generation = self._owners.get(event.request_id)
             if generation is not None:
                 generation.deliver(event)
-
-    def _fail_all(self, error: ApiError) -> None:
-        for generation in set(self._owners.values()):
-            generation.fail(error)
 
 
 def _used_share(stats: EngineStats) -> float:

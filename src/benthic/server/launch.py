@@ -12,56 +12,81 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from benthic.errors import ConfigError
 from benthic.server.channel import Channel
-from benthic.server.config import ServerConfig
+from benthic.server.errors import shutting_down
 from benthic.server.listen import url_of
 
 _DRAIN_POLL_S = 0.05
-_FORCED_END_S = 3.0
+_LAST_WORDS_S = 3
+"""After draining, answers that are already written have this long to leave."""
 
 
-def run(
-    app: FastAPI, channel: Channel, config: ServerConfig, listener: socket.socket, ready: Callable[[str], None]
-) -> None:
-    """Serve until a stop signal; returns after the last request has ended.
+class DrainingServer(uvicorn.Server):
+    """uvicorn, but a stop signal first drains and only then closes the listening socket.
 
     Args:
         app: the application.
         channel: drained at the first stop signal.
-        config: keep-alive and drain times.
         listener: a bound socket; closed in the end.
+        drain_s: requests that still run after this long end with an error.
         ready: called with the server's URL once it answers.
     """
-    settings = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_graceful_shutdown=round(_FORCED_END_S), server_header=False
-    )
-    server = _DrainingServer(settings, channel, config.drain_s, lambda: ready(url_of(listener)))
-    with listener:
-        server.run(sockets=[listener])
 
-
-class _DrainingServer(uvicorn.Server):
-    """uvicorn, but a stop signal first drains and only then closes the listening socket."""
-
-    def __init__(self, config: uvicorn.Config, channel: Channel, drain_s: float, ready: Callable[[], None]) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        app: FastAPI,
+        channel: Channel,
+        *,
+        listener: socket.socket,
+        drain_s: float,
+        ready: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_WORDS_S
+            )
+        )
         self._channel = channel
+        self._listener = listener
         self._drain_s = drain_s
         self._ready = ready
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._loop = asyncio.get_running_loop()
-        if self.started:
-            self._ready()
+    def serve_until_stopped(self) -> None:
+        """Blocks until a stop signal and the end of the last request.
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        Raises:
+            ConfigError: another process listens on the port by now.
+        """
+        try:
+            with self._listener:
+                self.run(sockets=[self._listener])
+        finally:
+            self._channel.end_threads()
+
+    def stop(self) -> None:
+        """Drain, and end at once when called again; from any thread or signal handler."""
         if self._channel.is_draining or self._loop is None:
             self.should_exit = self.force_exit = True
             return
         self._channel.is_draining = True
         self._loop.call_soon_threadsafe(self._start_drain)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's start, then the news that it is done."""
+        try:
+            await super().startup(sockets)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {url_of(self._listener)}: {error.strerror}; choose another port"
+            ) from None
+        self._loop = asyncio.get_running_loop()
+        self._ready(url_of(self._listener))
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """A stop signal came. Not kept for uvicorn to raise again: a drained server ends with exit code 0."""
+        self.stop()
 
     def _start_drain(self) -> None:
         self._drain = asyncio.ensure_future(self._wait_until_idle())
@@ -71,4 +96,5 @@ class _DrainingServer(uvicorn.Server):
         deadline = loop.time() + self._drain_s
         while self._channel.num_open and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
+        self._channel.fail_all(shutting_down())
         self.should_exit = True

@@ -1,0 +1,126 @@
+"""Clients leave, servers fill up and shut down: every request still ends in one way, and nothing goes on unheard."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from benthic.text.tokenizer import EOS
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+ASK = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "thinking": {"type": "disabled"}}
+ENDLESS = {**ASK, "ignore_eos": True, "max_tokens": 400}
+TEXT = {"model": "tiny", "prompt": "hi", "ignore_eos": True, "max_tokens": 400}
+
+
+async def until(condition: Any, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ENDLESS), ("/v1/completions", TEXT)])
+async def test_a_client_that_leaves_ends_its_sequences_within_a_second(
+    live: Any, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    with live("one two three", step_s=0.02) as up:
+        task = asyncio.ensure_future(up.client.post(path, json={**body, "n": 2, "stream": stream}))
+        assert await until(lambda: up.service.channel.num_open == 2, 5)
+        await asyncio.sleep(0.1)
+        task.cancel()
+        assert await until(lambda: len(up.engine.cancelled) == 2 and not up.engine.has_work(), 1)
+        assert set(up.engine.cancelled.values()) == {"cancelled"}
+        assert up.service.channel.num_open == 0
+        answer = await up.client.post(CHAT, json={**ASK, "max_tokens": 2})
+        assert answer.status_code == 200
+
+
+async def test_a_full_server_refuses_before_any_work_and_says_when_to_come_back(live: Any) -> None:
+    with live("one two three", step_s=0.02, max_open_sequences=3) as up:
+        task = asyncio.ensure_future(up.client.post(CHAT, json={**ENDLESS, "n": 2}))
+        assert await until(lambda: up.service.channel.num_open == 2, 5)
+        refused = await up.client.post(CHAT, json={**ENDLESS, "n": 2})
+        assert refused.status_code == 429
+        assert refused.json()["error"]["code"] == "server_overloaded"
+        assert int(refused.headers["retry-after"]) >= 1
+        assert int(refused.headers["retry-after-ms"]) >= 1
+        accepted = await up.client.post(CHAT, json={**ASK, "max_tokens": 2})
+        assert accepted.status_code == 200
+        assert len(up.engine.requests) == 3
+        task.cancel()
+
+
+async def test_shutdown_lets_streams_finish_and_turns_new_requests_away(live: Any) -> None:
+    with live(" ".join(["word"] * 40) + EOS, step_s=0.02) as up:
+        task = asyncio.ensure_future(up.client.post(CHAT, json={**ASK, "stream": True}))
+        assert await until(lambda: up.service.channel.num_open == 1, 5)
+        up.server.stop()
+        assert await until(lambda: up.service.channel.is_draining, 1)
+        late = await up.client.post(CHAT, json=ASK)
+        assert late.status_code == 503
+        assert late.json()["error"]["code"] == "shutting_down"
+        assert "retry-after" in late.headers
+        assert (await up.client.get("/health")).status_code == 503
+        text = (await task).text
+        assert text.endswith("data: [DONE]\n\n")
+        assert '"finish_reason":"stop"' in text
+        up.thread.join(5)
+        assert not up.thread.is_alive()
+
+
+async def test_a_stream_that_outlives_the_drain_ends_with_an_error_object(live: Any) -> None:
+    with live("one two", step_s=0.02, drain_s=0.3) as up:
+        task = asyncio.ensure_future(up.client.post(CHAT, json={**ENDLESS, "stream": True}))
+        assert await until(lambda: up.service.channel.num_open == 1, 5)
+        up.server.stop()
+        text = (await task).text
+        assert "[DONE]" not in text
+        last = json.loads(text.rstrip().rsplit("\n\n", 1)[-1].removeprefix("data: "))
+        assert last["error"]["code"] == "shutting_down"
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ENDLESS), ("/v1/completions", TEXT)])
+async def test_a_failing_engine_ends_streams_with_one_error_object_and_answers_with_500(
+    live: Any, path: str, body: dict[str, Any]
+) -> None:
+    with live("one two", step_s=0.02) as up:
+        stream = asyncio.ensure_future(up.client.post(path, json={**body, "stream": True}))
+        plain = asyncio.ensure_future(up.client.post(path, json=body))
+        assert await until(lambda: up.service.channel.num_open == 2, 5)
+        up.engine.failing = True
+        text = (await stream).text
+        assert text.count('"error":{') == 1
+        assert "[DONE]" not in text
+        assert '"finish_reason":"' not in text
+        assert (await plain).status_code == 500
+        up.engine.failing = False
+        assert (await up.client.post(CHAT, json={**ASK, "max_tokens": 2})).status_code == 200
+
+
+async def test_a_silent_stream_shows_signs_of_life(live: Any) -> None:
+    with live("one" + EOS, step_s=0.5, keep_alive_s=0.1) as up:
+        text = (await up.client.post(CHAT, json={**ASK, "stream": True})).text
+        assert text.count(": keep-alive\n\n") >= 2
+        assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_a_body_beyond_the_limit_is_refused_announced_or_not(live: Any) -> None:
+    with live("a" + EOS, max_body_bytes=1000) as up:
+        body = json.dumps({**ASK, "user": "x" * 2000}).encode()
+
+        async def pieces() -> Any:
+            for start in range(0, len(body), 100):
+                yield body[start : start + 100]
+
+        for content in (body, pieces()):
+            response = await up.client.post(CHAT, content=content)
+            assert response.status_code == 413
+            assert response.json()["error"]["code"] == "request_too_large"
+        assert (await up.client.post(CHAT, json={**ASK, "max_tokens": 1})).status_code == 200

@@ -1,0 +1,106 @@
+"""Routes beside generation: models, health, metrics, tokens, keys, and errors for everything unknown."""
+
+from typing import Any
+
+import pytest
+
+from benthic.text.tokenizer import EOS, Tokenizer
+
+pytestmark = pytest.mark.anyio
+CHAT = "/v1/chat/completions"
+ASK = [{"role": "user", "content": "hi"}]
+
+
+async def test_the_served_model_is_listed_and_others_are_unknown(scripted: Any) -> None:
+    async with scripted("a" + EOS, served_name="deep/tiny") as up:
+        [card] = (await up.client.get("/v1/models")).json()["data"]
+        assert card["id"] == "deep/tiny"
+        assert card["object"] == "model"
+        assert (await up.client.get("/v1/models/deep/tiny")).json() == card
+        for other in ("tiny", "deep"):
+            response = await up.client.get(f"/v1/models/{other}")
+            assert response.status_code == 404
+            assert response.json()["error"]["code"] == "model_not_found"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/nope", 404), ("POST", "/v1/embeddings", 404), ("GET", CHAT, 405), ("DELETE", "/v1/models", 405)],
+)
+async def test_an_unknown_route_or_method_is_an_error_object(
+    scripted: Any, method: str, path: str, status: int
+) -> None:
+    async with scripted("a" + EOS) as up:
+        response = await up.client.request(method, path)
+        assert response.status_code == status
+        error = response.json()["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert path in error["message"]
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"null", b'{"messages": NaN}', b"\xff\xfe", b'{"a":' * 5000])
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize", "/detokenize"])
+async def test_a_body_that_is_no_json_object_gets_400(scripted: Any, path: str, raw: bytes) -> None:
+    async with scripted("a" + EOS) as up:
+        response = await up.client.post(path, content=raw)
+        assert response.status_code == 400
+        assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_with_a_key_only_its_holders_are_served(scripted: Any) -> None:
+    async with scripted("a" + EOS, api_key="secret") as up:
+        body = {"model": "tiny", "messages": ASK}
+        for headers, status in (
+            ({}, 401),
+            ({"authorization": "Bearer wrong"}, 401),
+            ({"authorization": "secret"}, 401),
+            ({"authorization": "Bearer s\u00e4cret".encode()}, 401),
+            ({"authorization": "Bearer secret"}, 200),
+            ({"x-api-key": "secret"}, 200),
+        ):
+            response = await up.client.post(CHAT, json=body, headers=headers)
+            assert response.status_code == status, headers
+        assert (await up.client.get("/health")).status_code == 200
+
+
+async def test_metrics_count_requests_tokens_and_times(scripted: Any) -> None:
+    async with scripted("one two" + EOS) as up:
+        answer = await up.json(CHAT, model="tiny", messages=ASK, thinking={"type": "disabled"}, unheard_of=1)
+        await up.post(CHAT, model="other", messages=ASK)
+        text = (await up.client.get("/metrics")).text
+        values = {line.rsplit(" ", 1)[0]: float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line[0] != "#"}
+        assert values['benthic_requests_total{route="/v1/chat/completions",status="200"}'] == 1
+        assert values['benthic_requests_total{route="/v1/chat/completions",status="404"}'] == 1
+        assert values["benthic_prompt_tokens_total"] == answer["usage"]["prompt_tokens"]
+        assert values["benthic_generation_tokens_total"] == answer["usage"]["completion_tokens"]
+        assert values["benthic_time_to_first_token_seconds_count"] == 1
+        assert values["benthic_e2e_request_latency_seconds_count"] == 1
+        assert values["benthic_unknown_fields_total"] == 1
+        assert values["benthic_open_sequences"] == 0
+
+
+async def test_two_servers_in_one_process_count_apart(scripted: Any) -> None:
+    async with scripted("a" + EOS) as first, scripted("a" + EOS) as second:
+        await first.json(CHAT, model="tiny", messages=ASK)
+        assert "benthic_prompt_tokens_total 0.0" in (await second.client.get("/metrics")).text
+
+
+async def test_a_strict_server_refuses_unknown_fields(scripted: Any) -> None:
+    async with scripted("a" + EOS, strict_fields=True) as up:
+        for path, body in ((CHAT, {"messages": ASK}), ("/v1/completions", {"prompt": "x"})):
+            response = await up.post(path, model="tiny", **body, temprature=0.5)
+            assert response.status_code == 400
+            assert response.json()["error"]["param"] == "temprature"
+
+
+async def test_tokenize_and_detokenize_are_inverse(scripted: Any, tokenizer: Tokenizer) -> None:
+    text = "Grüße, 世界 🌊 </think>"
+    async with scripted("a" + EOS) as up:
+        answer = await up.json("/tokenize", prompt=text)
+        assert answer["tokens"] == tokenizer.encode(text)
+        assert answer["count"] == len(answer["tokens"])
+        assert (await up.json("/detokenize", tokens=answer["tokens"]))["prompt"] == text
+        with_bos = await up.json("/tokenize", prompt=text, add_special_tokens=True)
+        assert with_bos["tokens"] == [tokenizer.bos_token_id, *answer["tokens"]]
+        for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": 3}), ("/detokenize", {"tokens": [4096]})):
+            assert (await up.post(path, **body)).status_code == 400
