@@ -323,6 +323,21 @@ def test_usage_is_one_event_of_its_own_or_none(
         assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == usage == stream.body()["usage"]
 
 
+@pytest.mark.parametrize("protocol", ["responses", "messages"])
+def test_usage_of_the_other_protocols_counts_every_token_once(
+    tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any
+) -> None:
+    prompt = ask(encoder, protocol)
+    ids = [*tokenizer.encode_markup(REPLIES["answer"]), tokenizer.eos_token_id]
+    _, stream = stream_of(prompt, tokenizer, [ids])
+    usage = stream.body()["usage"]
+    is_messages = protocol == "messages"
+    cached = usage["cache_read_input_tokens"] if is_messages else usage["input_tokens_details"]["cached_tokens"]
+    assert cached == 2
+    assert usage["input_tokens"] + (cached if is_messages else 0) == len(prompt.token_ids)
+    assert usage["output_tokens"] == len(ids)
+
+
 def test_samples_are_told_apart_and_summed(tokenizer: Tokenizer, encoder: PromptEncoder) -> None:
     prompt = ask(encoder, n=3)
     stream = ReplyStream(prompt, tokenizer, reply_id="id")
@@ -363,6 +378,20 @@ def test_log_probabilities_are_not_shown_unasked(tokenizer: Tokenizer, encoder: 
     stream.push(0, ids, [(-0.1, [])] * len(ids))
     stream.finish(0, "stop")
     assert stream.body()["choices"][0]["logprobs"] is None
+
+
+# A prompt may be answered more than once
+
+
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_a_prompt_can_be_answered_again(tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any) -> None:
+    prompt = ask(encoder, protocol)
+    ids = tokenizer.encode_markup(REPLIES["answer"])
+    bodies = [stream_of(prompt, tokenizer, [ids])[1].body() for _ in range(2)]
+    for body in bodies:
+        for clock in ("created", "created_at", "completed_at"):
+            body.pop(clock, None)
+    assert bodies[0] == bodies[1]
 
 
 # Failure and closing

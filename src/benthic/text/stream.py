@@ -18,9 +18,9 @@ engine has stopped (a stop string, the end of the tool calls), cancel the sequen
 `read_reply` reads a complete list of ids (evaluation, RL). Laws, each tested: a stream says what the plain reply says,
 for every way of cutting the ids; no character is cut; arguments that are no JSON object never end in "tool_calls".
 
-Policies and limits of the format: a reply that never closes its thinking is all reasoning; a tool call ends the thinking
-that it stands in; stop strings sleep while the model thinks and inside tool calls; the end of the tool calls ends the
-reply, also of an empty block. A value of a tool call ends at the first `</` + DSML token, because the format has no
+Policies and limits of the format: a reply that never closes its thinking is all reasoning; a tool call ends the
+thinking that it stands in; stop strings sleep while the model thinks and inside tool calls; the end of the tool calls
+ends the reply, also of an empty block. A value of a tool call ends at the first `</` + DSML token, because the format has no
 escape. A stray closing tag outside of any call is shown as text.
 """
 
