@@ -11,6 +11,7 @@
     |   |-- UnknownModel
     |   `-- Cancelled
     |-- CapacityError                     no room now; the same request may succeed later
+    |-- TrainingError                     a run that cannot go on: values that are not finite
     `-- DataError (ValueError)            training data
 
 A message says what was wrong, the value, and what would be right. Programmer mistakes assert instead.
@@ -67,3 +68,7 @@ class CapacityError(BenthicError):
 
 class DataError(BenthicError, ValueError):
     """Training data is not what it should be."""
+
+
+class TrainingError(BenthicError):
+    """A training run cannot go on."""
