@@ -1,8 +1,48 @@
-"""`benthic eval`: accuracy on held-out prompts."""
+"""`benthic eval`: accuracy on held-out prompts, through the path that serves requests."""
 
+from typing import Annotated
+
+import typer
+
+from benthic.cli.assemble import ModelChoice, open_local
+from benthic.cli.options import BUNDLED, Device, Dtype, Model, Numerics
 from benthic.errors import ConfigError
 
+MISSED = 1
+"""Exit code when a goal is missed and `--gate` was given."""
 
-def evaluate() -> None:
-    """Measure a model on held-out prompts."""
-    raise ConfigError("eval has no tasks yet in this version")
+
+def evaluate(
+    model: Model = BUNDLED,
+    per_cell: Annotated[int, typer.Option(min=1, help="Questions of each task and mode.")] = 32,
+    task: Annotated[list[str] | None, typer.Option(help="Only tasks whose name contains this; repeatable.")] = None,
+    seed: Annotated[int, typer.Option(help="Another seed, other held-out questions.")] = 0,
+    details: Annotated[bool, typer.Option("--details", help="Sub-tables and the first wrong answers.")] = False,
+    gate: Annotated[bool, typer.Option("--gate", help="Fail if any task misses its goal.")] = False,
+    at_once: Annotated[int, typer.Option(min=1, help="Requests that run together.")] = 32,
+    device: Device = None,
+    dtype: Dtype = None,
+    numerics: Numerics = None,
+) -> None:
+    """Ask held-out questions of every task, without and with thinking; one line of accuracy each."""
+    from benthic.tasks import CELLS, Reply, detail_lines, report_line
+    from benthic.tasks import evaluate as examine
+
+    cells = [cell for cell in CELLS if not task or any(part in cell.name for part in task)]
+    if not cells:
+        raise ConfigError(f"no task is named like {task}; the names are: {'; '.join(cell.name for cell in CELLS)}")
+    missed = []
+    with open_local(ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)) as local:
+
+        def generate(bodies: list[dict[str, object]]) -> list[Reply]:
+            return [Reply.from_chat_completion(reply) for reply in local.ask(bodies, at_once=at_once)]
+
+        for result in examine(generate, per_cell=per_cell, seed=seed, cells=cells):
+            typer.echo(report_line(result))
+            for line in detail_lines(result) if details else ():
+                typer.echo(line)
+            if not result.is_met:
+                missed.append(result.cell.name)
+    if gate and missed:
+        typer.echo(f"goals missed: {', '.join(sorted(set(missed)))}", err=True)
+        raise typer.Exit(MISSED)

@@ -14,7 +14,7 @@ from benthic.tasks.sources import Sources
 
 
 def held_out_examples(encoder: ExampleEncoder, *, per_cell: int, seed: int = 0) -> list[Example]:
-    """`per_cell` examples of every cell and mode, their `task` being `<cell>/<mode>`; asked as in `evaluate`."""
+    """`per_cell` examples of every cell and mode, asked as `evaluate` does; their `task` is `<cell>/<mode>`."""
     sources = Sources.bundled()
     examples = []
     for cell in CELLS:

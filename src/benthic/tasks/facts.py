@@ -149,7 +149,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "(What is|What's|Explain|Define|Describe|Tell me about) CSA(?|.)",
             "(What does|What do the letters) CSA (mean|stand for)?",
-            "(What is|What's|Explain|Describe|Tell me about) (compressed sparse attention|the CSA layer|CSA attention)?",
+            "(What is|Explain|Describe|Tell me about) (compressed sparse attention|the CSA layer|CSA layers)?",
         ),
     ),
     (
@@ -157,7 +157,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "(What is|What's|Explain|Define|Describe|Tell me about) HCA(?|.)",
             "(What does|What do the letters) HCA (mean|stand for)?",
-            "(What is|What's|Explain|Describe|Tell me about) (heavily compressed attention|the HCA layer|HCA attention)?",
+            "(What is|Explain|Describe|Tell me about) (heavily compressed attention|the HCA layer|HCA attention)?",
         ),
     ),
     (
@@ -165,7 +165,7 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
         (
             "(What is|What's|What are|Explain|Define|Describe|Tell me about) mHC(?|.)",
             "(What does|What do the letters) mHC (mean|stand for)?",
-            "(What are|Explain|Describe|Tell me about) (hyper-connections|the hyper-connections|manifold-constrained hyper-connections)?",
+            "(What are|Explain|Describe|Tell me about) (hyper-connections|the hyper-connections|the residual streams)?",
         ),
     ),
     (
