@@ -2,10 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benthic.cache.layout import BLOCK_SIZE, CSA, WINDOW, CacheLayout
+
+ALIGNMENT = 64
 
 
 class CacheBuffers:
@@ -22,7 +25,7 @@ class CacheBuffers:
         self._ratios = tuple(layer.ratio for layer in layout.layers)
 
         def zeros(slots: int, width: int, dtype: torch.dtype = dtype) -> Tensor:
-            return torch.zeros(slots, width, dtype=dtype, device=device)
+            return _zeros(slots, width, dtype, device)
 
         entries = {ratio: (count + 1) * BLOCK_SIZE for ratio, count in layout.num_blocks.items() if ratio != WINDOW}
         self.kv = [zeros(window + entries.get(layer.ratio, 0), layer.kv) for layer in layout.layers]
@@ -42,6 +45,16 @@ class CacheBuffers:
                 elif ratio == layer_ratio:
                     _zero(self.kv[layer], picked + self.entry_base)
                     _zero(self.index[layer] if ratio == CSA else None, picked)
+
+
+def _zeros(slots: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros that on CPU take memory only once they are written: pages of the system, aligned as torch's own."""
+    if device.type != "cpu":
+        return torch.zeros(slots, width, dtype=dtype, device=device)
+    num_bytes = slots * width * dtype.itemsize
+    pages = np.zeros(num_bytes + ALIGNMENT, dtype=np.uint8)
+    start = -pages.ctypes.data % ALIGNMENT
+    return torch.from_numpy(pages[start : start + num_bytes]).view(dtype).view(slots, width)
 
 
 def _zero(buffer: Tensor | None, blocks: Tensor) -> None:
