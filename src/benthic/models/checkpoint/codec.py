@@ -10,8 +10,9 @@ from benthic.formats import dequantize_fp4, dequantize_fp8, quantize_fp4, quanti
 from benthic.formats.fp8 import WEIGHT_FLOOR
 from benthic.models.checkpoint.table import BLOCK, Storage
 
-# The median scale of any trained or freshly drawn matrix lies far inside; bytes taken for numbers lie far outside.
-SCALE_EXPONENTS = (-30, 10)
+# The median scale of any trained or freshly drawn matrix lies inside. Exponent bytes of such scales, taken for numbers,
+# are 97 and more: about 2**7, outside.
+SCALE_EXPONENTS = (-30, 4)
 
 
 class Encoded(NamedTuple):

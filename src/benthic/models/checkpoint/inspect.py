@@ -1,7 +1,7 @@
 """What a checkpoint or a released model holds, without reading weights: the library behind `benthic inspect`."""
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ class Inspection:
 
     def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
         """Plain data for `--json`; with every tensor's name, shape, dtype and bytes if asked."""
-        out = {key: value for key, value in asdict(self).items() if key not in ("tensors", "config")}
+        out = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tensors", "config")}
         out["config"] = self.config.to_json()
         if tensors:
             out["tensors"] = [
