@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 
-from benthic.models.checkpoint import empty_model
+from benthic.models.checkpoint import dummy_model, empty_model
 from benthic.models.checkpoint.names import official_name
 from benthic.models.config import ModelConfig
 from benthic.models.packed import PackedContext
@@ -101,6 +101,22 @@ def ours_with_weights_of(model: DeepseekV4ForCausalLM, sizes: dict[str, Any]) ->
     assert state.keys() == theirs.keys()
     for name, tensor in state.items():
         tensor.copy_(theirs[name])
+    return ours
+
+
+@torch.no_grad()
+def random_ours(config: ModelConfig, seed: int) -> Transformer:
+    """One of ours, MTP block included, with weights whose logits have scale 5."""
+    ours = dummy_model(config, seed, device="cpu")
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in ours.state_dict().items():
+        noise = torch.randn(tensor.shape, generator=generator)
+        if name.endswith(("norm.weight", "scale")):
+            tensor.copy_(1 + 0.3 * noise)
+        elif name.endswith(("base", "attn_sink", "ape", "bias")):
+            tensor.copy_(0.3 * noise)
+        elif tensor.is_floating_point():
+            tensor.copy_(noise * tensor.shape[-1] ** -0.5)
     return ours
 
 

@@ -6,13 +6,14 @@ import pytest
 import torch
 from transformers import DeepseekV4ForCausalLM
 
-from benthic.models.checkpoint import convert, dummy_model, load_model, save_checkpoint
+from benthic.models.checkpoint import convert, load_model, save_checkpoint
 from benthic.models.config import ModelConfig
 from tests.checkpoint.sizes import random_model
 from tests.parity.models import (
     ours_with_weights_of,
     packed_logits,
     random_ids,
+    random_ours,
     random_sizes,
     random_transformers_model,
     transformers_logits,
@@ -64,7 +65,7 @@ def test_logits_stay_equal_over_many_compressed_entries():
 
 @pytest.mark.parametrize("layout", ["official", "hf"])
 def test_our_checkpoint_loads_in_transformers_whole_and_gives_equal_logits(layout, tmp_path):
-    ours = _random_ours(seed=9)
+    ours = random_ours(ModelConfig.from_json(random_sizes(9)), seed=9)
     folder = save_checkpoint(ours, tmp_path / "x", layout=layout, weights="fp32")
     assert any("mtp.0." in name for name in ours.state_dict()), "the MTP block must not disturb transformers"
     theirs = _load_in_transformers(folder)
@@ -94,21 +95,6 @@ def test_what_transformers_saves_loads_here_whole_and_gives_equal_logits(seed, t
     assert (packed_logits(ours, ids) - transformers_logits(theirs, ids)).abs().max() <= TOLERANCE
     again = convert(tmp_path, tmp_path / "official", weights="fp32")
     assert torch.equal(packed_logits(load_model(again, device="cpu"), ids), packed_logits(ours, ids))
-
-
-def _random_ours(seed):
-    """One of ours with an MTP block and weights whose logits have scale 5."""
-    ours = dummy_model(ModelConfig.from_json(random_sizes(seed)), seed, device="cpu")
-    generator = torch.Generator().manual_seed(seed)
-    for name, tensor in ours.state_dict().items():
-        noise = torch.randn(tensor.shape, generator=generator)
-        if name.endswith(("norm.weight", "scale")):
-            tensor.copy_(1 + 0.3 * noise)
-        elif name.endswith(("base", "attn_sink", "ape", "bias")):
-            tensor.copy_(0.3 * noise)
-        elif tensor.is_floating_point():
-            tensor.copy_(noise * tensor.shape[-1] ** -0.5)
-    return ours
 
 
 def _load_in_transformers(folder):

@@ -1,0 +1,58 @@
+"""The MTP block equals one of transformers' layers fed as model.md 2.10 says (transformers itself has no MTP)."""
+
+import pytest
+import torch
+from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
+
+from benthic.models.checkpoint.names import official_name
+from benthic.models.packed import PackedContext
+from benthic.models.rows import build_rows
+from tests.checkpoint.sizes import SMALL
+from tests.parity.models import random_ids, random_ours
+
+LENGTH = 200
+
+
+def _rms(x: torch.Tensor, gain: torch.Tensor) -> torch.Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * gain
+
+
+def _as_transformers(state: dict[str, torch.Tensor]) -> DeepseekV4ForCausalLM:
+    """A one-layer model with the weights of mtp.0 and the shared embedding and head."""
+    sizes = SMALL.to_json(weights="fp32") | {
+        "num_hidden_layers": 1, "compress_ratios": [0], "num_hash_layers": 0, "num_nextn_predict_layers": 0,
+    }  # fmt: skip
+    model = DeepseekV4ForCausalLM._from_config(
+        DeepseekV4Config(**sizes), attn_implementation="eager", experts_implementation="eager"
+    )
+    for name, tensor in model.float().eval().state_dict().items():
+        official = official_name(name)
+        mine = official.replace("layers.0.", "mtp.0.")
+        if official.startswith(("norm.", "hc_head_")):
+            mine = "mtp.0." + official
+        tensor.copy_(state[mine])
+    return model
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", [1, 2])
+def test_mtp_logits_equal_a_layer_of_transformers_on_the_same_streams(seed):
+    model = random_ours(SMALL, seed)
+    ids = random_ids(SMALL.vocab_size, LENGTH + 1, seed)
+    rows = build_rows([(0, 0, ids[:-1])], model.min_rows)
+    context = PackedContext(model.config, rows)
+    streams = model(rows, context)
+    next_ids = torch.zeros(len(rows.token_ids), dtype=torch.int64)
+    next_ids[:LENGTH] = torch.tensor(ids[1:])
+    drafted = model.mtp_forward(0, streams, next_ids, context)
+    found = model.logits(model.mtp_hidden(0, drafted))[:LENGTH]
+
+    state = model.state_dict()
+    embedded = _rms(state["embed.weight"][ids[1:]], state["mtp.0.enorm.weight"])
+    mixed = _rms(streams[:LENGTH], state["mtp.0.hnorm.weight"]) @ state["mtp.0.h_proj.weight"].T
+    inputs = (embedded @ state["mtp.0.e_proj.weight"].T)[:, None, :] + mixed
+    theirs = _as_transformers(state)
+    theirs.model.layers[0].register_forward_pre_hook(lambda module, arguments: (inputs[None], *arguments[1:]))
+    expected = theirs(torch.tensor([ids[1:]]), use_cache=False).logits[0]
+    assert 3 < expected.abs().max() < 8
+    assert (found - expected).abs().max() <= 5e-5
