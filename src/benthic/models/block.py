@@ -22,7 +22,7 @@ class Block(nn.Module):
         self.hc_ffn_fn, self.hc_ffn_base, self.hc_ffn_scale = site_parameters(config)
         self.attn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attn = HybridAttention(config, layer, spec.ratio, numerics)
+        self.attn = HybridAttention(config, layer, spec.ratio, numerics, min_rows)
         self.ffn = MoE(config, spec, numerics, min_rows)
         self.site = HyperSite(config)
 

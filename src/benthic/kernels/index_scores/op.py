@@ -1,5 +1,6 @@
 """The door of index scores."""
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
@@ -7,7 +8,7 @@ from benthic.kernels.index_scores.reference import index_scores_ref
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
-def index_scores(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles) -> Tensor:
+def index_scores(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, *, min_rows: int = 1) -> Tensor:
     """Scores every entry that a group of tiles may read.
 
     Args:
@@ -15,10 +16,14 @@ def index_scores(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles) ->
         gamma: float32 [R, Hi] head weights, already times di^-0.5 * Hi^-0.5; may be negative.
         keys: [num_slots, di] indexer keys, num_slots a multiple of 64.
         tiles: the group; must have entry blocks.
+        min_rows: rows that a product needs to be exact on this machine; fewer heads are filled up with silent ones.
 
     Returns:
         float32 [n, Q, entry blocks * 64], -inf where the entry is not visible.
     """
     if gamma.shape != query.shape[:2]:
         raise KernelInputError(f"gamma has shape {tuple(gamma.shape)}; it must be {tuple(query.shape[:2])}")
+    missing = min_rows - query.shape[1]
+    if missing > 0:
+        query, gamma = F.pad(query, (0, 0, 0, missing)), F.pad(gamma, (0, missing))
     return index_scores_ref(query, gamma, keys, tiles)

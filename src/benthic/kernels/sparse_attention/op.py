@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
@@ -17,6 +18,8 @@ def sparse_attention(
     sink: Tensor,
     scale: float,
     keep: Sequence[Tensor | None] | None = None,
+    *,
+    min_rows: int = 1,
 ) -> Tensor:
     """Attends every row to the keys its tile shows, with a sink in the denominator (model.md 2.4).
 
@@ -27,6 +30,8 @@ def sparse_attention(
         sink: [H] logits that join the denominator only, unscaled.
         scale: softmax scale, d^-0.5.
         keep: for each group, bool [n, Q, entry blocks * 64]: the entries that the indexer kept; None keeps all.
+        min_rows: rows that a product needs to be exact on this machine (`kernels.exactness`). A tile of one row makes
+            products of H rows, so fewer heads than that are filled up.
 
     Returns:
         [R, H, d] in the query's dtype. Dummy rows hold some finite value. A row's bits depend on its own keys only.
@@ -38,9 +43,11 @@ def sparse_attention(
         raise KernelInputError(f"sink has shape {tuple(sink.shape)}; it must be ({heads},), one logit a head")
     if rows == 0:
         return query
+    if heads < min_rows:
+        query, sink = F.pad(query, (0, 0, 0, min_rows - heads)), F.pad(sink, (0, min_rows - heads))
     parts = [
         attend_tiles_ref(query, keys, tiles, sink, scale, None if keep is None else keep[i]).output
         for i, tiles in enumerate(plan.groups)
     ]
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return places.index_select(0, plan.order)
+    return places[:, :heads].index_select(0, plan.order)

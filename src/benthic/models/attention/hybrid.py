@@ -25,9 +25,9 @@ from benthic.models.trace import Trace
 class HybridAttention(nn.Module):
     """Attention of one layer; `layer` is its number in the context."""
 
-    def __init__(self, config: ModelConfig, layer: int, ratio: int, numerics: Numerics) -> None:
+    def __init__(self, config: ModelConfig, layer: int, ratio: int, numerics: Numerics, min_rows: int = 1) -> None:
         super().__init__()
-        self.layer, self.ratio, self.numerics = layer, ratio, numerics
+        self.layer, self.ratio, self.numerics, self.min_rows = layer, ratio, numerics, min_rows
         self.heads, self.dim, self.rope_dim = config.num_attention_heads, config.head_dim, config.qk_rope_head_dim
         self.rank, self.eps = config.q_lora_rank, config.rms_norm_eps
         self.groups, self.output_rank = config.o_groups, config.o_lora_rank
@@ -41,7 +41,7 @@ class HybridAttention(nn.Module):
         self.wo_b = Linear(self.groups * self.output_rank, hidden, numerics)
         self.attn_sink = nn.Parameter(torch.empty(self.heads))
         self.compressor = Compressor(config, ratio, self.dim) if ratio else None
-        self.indexer = Indexer(config, numerics) if ratio == 4 else None
+        self.indexer = Indexer(config, numerics, min_rows) if ratio == 4 else None
         self.stacks = self._stack()
 
     def _stack(self) -> dict[str, StackedLinear]:
@@ -73,7 +73,9 @@ class HybridAttention(nn.Module):
         keep: list[Tensor | None] | None = None
         if self.compressor is not None:
             keys, keep = self._compressed(h, index_query, query, context, trace)
-        out = sparse_attention(query, keys, context.plan(self.ratio), self.attn_sink, self.dim**-0.5, keep)
+        out = sparse_attention(
+            query, keys, context.plan(self.ratio), self.attn_sink, self.dim**-0.5, keep, min_rows=self.min_rows
+        )
         return self._output(apply_rope(out, rope, inverse=True))
 
     def _queries(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -55,6 +55,8 @@ def product_shapes(config: ModelConfig) -> set[tuple[int, int]]:
     """Every (out, in) that the model multiplies by, products that share an input stacked as the modules stack them."""
     c = config
     matrices: set[tuple[int, int]] = {(c.vocab_size, c.hidden_size), (c.n_routed_experts, c.hidden_size)}
+    # Scores over four key blocks of 64, and sums of one block's values.
+    matrices |= {(256, c.head_dim), (c.head_dim, 64)}
     group_dim = c.num_attention_heads * c.head_dim // c.o_groups
     query, index_query = c.num_attention_heads * c.head_dim, c.index_n_heads * c.index_head_dim
     matrices |= {
@@ -70,7 +72,7 @@ def product_shapes(config: ModelConfig) -> set[tuple[int, int]]:
     ratios = {layer.ratio for layer in c.layers}
     if 4 in ratios:
         raw = 4 * c.head_dim + 4 * c.index_head_dim + c.index_n_heads
-        matrices |= {(query + index_query, c.q_lora_rank), (raw, c.hidden_size)}
+        matrices |= {(query + index_query, c.q_lora_rank), (raw, c.hidden_size), (256, c.index_head_dim)}
     if 128 in ratios:
         matrices.add((2 * c.head_dim, c.hidden_size))
     if c.num_nextn_predict_layers:
