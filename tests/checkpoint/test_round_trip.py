@@ -40,9 +40,12 @@ def test_fp32_files_give_the_same_model_bit_for_bit(model, layout, tmp_path):
 @pytest.mark.parametrize(("layout", "weights"), list(product(LAYOUTS, ("official", "fp8", "bf16", "fp32"))))
 def test_files_hold_exactly_the_announced_tensors(layout, weights, tmp_path):
     folder = save_checkpoint(random_model(WIDE), tmp_path / "x", layout=layout, weights=weights)
-    table = tensor_table(replace(WIDE, expert_dtype="fp8") if weights == "fp8" else WIDE, layout=layout, weights=weights)
+    table = tensor_table(
+        replace(WIDE, expert_dtype="fp8") if weights == "fp8" else WIDE, layout=layout, weights=weights
+    )
     with safe_open(folder / "model.safetensors", "pt") as file:
-        found = {(name, tuple(file.get_slice(name).get_shape()), file.get_slice(name).get_dtype()) for name in file.keys()}
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        found = {(name, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
     assert found == set(table)
 
 
@@ -60,7 +63,7 @@ def test_official_weights_survive_wider_formats_bit_for_bit(official, layout, we
     assert same_state(load_model(there, device="cpu"), load_model(official, device="cpu"))
     back = convert(there, tmp_path / "back")
     assert same_state(load_model(back, device="cpu"), load_model(official, device="cpu"))
-    # A group whose largest code rounded down to 3 may come back as 6 under half the scale; after that bytes stand still.
+    # A group whose largest code rounded down to 3 may come back as 6 under half the scale; then bytes stand still.
     again = convert(convert(back, tmp_path / "wide2", layout=layout, weights=weights), tmp_path / "again")
     assert (again / "model.safetensors").read_bytes() == (back / "model.safetensors").read_bytes()
 

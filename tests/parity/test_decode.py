@@ -47,9 +47,7 @@ class Serving:
         self.cache.grow(0, start + len(ids))
         self.buffers.clear(self.cache.take_fresh())
         rows = build_rows([(0, start, ids)], self.model.min_rows)
-        context = ServingContext(
-            self.model.config, rows, [self.cache.tables[0]], self.buffers, self.frequencies
-        )
+        context = ServingContext(self.model.config, rows, [self.cache.tables[0]], self.buffers, self.frequencies)
         out = self.model.logits(self.model.hidden(self.model(rows, context)))[: len(ids)]
         self.cache.slide(0, start + len(ids))
         return out
