@@ -1,13 +1,18 @@
 """The door of compression."""
 
+from collections.abc import Callable
+from functools import cache
+
 from torch import Tensor
 
 from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.compress_kv.blocks import CompletedBlocks
 from benthic.kernels.compress_kv.reference import compress_kv_ref
+from benthic.kernels.reference_gradient import with_reference_gradient
 
 
-def compress_kv(raw: Tensor, ape: Tensor, blocks: CompletedBlocks) -> Tensor:
+def compress_kv(raw: Tensor, ape: Tensor, blocks: CompletedBlocks, *, impl: Impl = "auto") -> Tensor:
     """Pools the raw rows of completed blocks into one entry each, before norm and rotation (model.md 2.5).
 
     Args:
@@ -24,4 +29,15 @@ def compress_kv(raw: Tensor, ape: Tensor, blocks: CompletedBlocks) -> Tensor:
             f"ape has shape {tuple(ape.shape)} and raw rows are {raw.shape[-1]} wide; "
             f"for ratio {blocks.ratio} they must be ({blocks.ratio}, w) and 2*w"
         )
-    return compress_kv_ref(raw, ape, blocks.sources, blocks.first, width // 2 if ratio == 4 else width)
+    dim = width // 2 if ratio == 4 else width
+    if not uses_cpu_kernel(impl, raw):
+        return compress_kv_ref(raw, ape, blocks.sources, blocks.first, dim)
+    pooled: Tensor = with_reference_gradient(_cpu(), compress_kv_ref, (raw, ape), blocks.sources, blocks.first, dim)
+    return pooled
+
+
+@cache
+def _cpu() -> Callable[..., Tensor]:
+    from benthic.kernels.compress_kv.cpu import compress_kv_cpu
+
+    return compress_kv_cpu

@@ -1,14 +1,21 @@
 """The door of index scores."""
 
+from collections.abc import Callable
+from functools import cache
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.index_scores.reference import index_scores_ref
+from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
-def index_scores(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, *, min_rows: int = 1) -> Tensor:
+def index_scores(
+    query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, *, min_rows: int = 1, impl: Impl = "auto"
+) -> Tensor:
     """Scores every entry that a group of tiles may read.
 
     Args:
@@ -26,4 +33,14 @@ def index_scores(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, *,
     missing = min_rows - query.shape[1]
     if missing > 0:
         query, gamma = F.pad(query, (0, 0, 0, missing)), F.pad(gamma, (0, missing))
-    return index_scores_ref(query, gamma, keys, tiles)
+    if not uses_cpu_kernel(impl, query):
+        return index_scores_ref(query, gamma, keys, tiles)
+    scores: Tensor = with_reference_gradient(_cpu(), index_scores_ref, (query, gamma, keys), tiles)
+    return scores
+
+
+@cache
+def _cpu() -> Callable[..., Tensor]:
+    from benthic.kernels.index_scores.cpu import index_scores_cpu
+
+    return index_scores_cpu

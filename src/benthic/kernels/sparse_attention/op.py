@@ -1,14 +1,18 @@
 """The door of sparse attention: V4's one softmax over window and selected entries, shared key = value."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.sparse_attention.reference import attend_tiles_ref
-from benthic.kernels.sparse_attention.tiles import TilePlan
+from benthic.kernels.sparse_attention.tiles import KeyTiles, TilePlan
 
 
 def sparse_attention(
@@ -20,6 +24,7 @@ def sparse_attention(
     keep: Sequence[Tensor | None] | None = None,
     *,
     min_rows: int = 1,
+    impl: Impl = "auto",
 ) -> Tensor:
     """Attends every row to the keys its tile shows, with a sink in the denominator (model.md 2.4).
 
@@ -45,9 +50,24 @@ def sparse_attention(
         return query
     if heads < min_rows:
         query, sink = F.pad(query, (0, 0, 0, min_rows - heads)), F.pad(sink, (0, min_rows - heads))
-    parts = [
-        attend_tiles_ref(query, keys, tiles, sink, scale, None if keep is None else keep[i]).output
-        for i, tiles in enumerate(plan.groups)
-    ]
+    attend = _compiled if uses_cpu_kernel(impl, query) else _reference
+    kept = keep if keep is not None else [None] * len(plan.groups)
+    parts = [attend(query, keys, sink, tiles, scale, mask) for tiles, mask in zip(plan.groups, kept, strict=True)]
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places[:, :heads].index_select(0, plan.order)
+
+
+def _reference(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None) -> Tensor:
+    return attend_tiles_ref(query, keys, tiles, sink, scale, keep).output
+
+
+def _compiled(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None) -> Tensor:
+    result: Tensor = with_reference_gradient(_cpu(), _reference, (query, keys, sink), tiles, scale, keep)
+    return result
+
+
+@cache
+def _cpu() -> Callable[..., Any]:
+    from benthic.kernels.sparse_attention.cpu import attend_tiles_cpu
+
+    return attend_tiles_cpu
