@@ -81,53 +81,64 @@ def _weigh(
     sink = float32s(sink_at, (heads,))
     weights = float32s(weights_at, (num_tiles, num_blocks, per_tile * heads, BLOCK))
     denominator = float32s(denominator_at, (num_tiles, per_tile, heads))
-    row_bias = np.empty(width, np.float32)
-    seen = np.empty(num_blocks, np.bool_)
-    sums = np.empty(num_blocks, np.float32)
-    lanes = np.empty(LANES, np.float32)
-    factor = np.float32(scale)
-    hidden = np.float32(-np.inf)
+    row_bias, lanes = np.empty(width, np.float32), np.empty(LANES, np.float32)
+    seen, sums = np.empty(num_blocks, np.bool_), np.empty(num_blocks, np.float32)
     for tile in range(num_tiles):
         for place in range(per_tile):
             row_bias[:] = bias[tile, place]
             if keep_at:
-                keep = bytes8(keep_at, (num_tiles, per_tile, entries))[tile, place]
-                for j in range(entries):
-                    if keep[j] == 0:
-                        row_bias[WINDOW_BLOCKS * BLOCK + j] = hidden
+                keep = bytes8(keep_at + (tile * per_tile + place) * entries, (entries,))
+                _hide(row_bias[WINDOW_BLOCKS * BLOCK :], keep)
             for block in range(num_blocks):
-                seen[block] = False
-                for j in range(block * BLOCK, (block + 1) * BLOCK):
-                    seen[block] |= row_bias[j] == 0
+                seen[block] = (row_bias[block * BLOCK : (block + 1) * BLOCK] == 0).any()
             for head in range(heads):
                 row = scores[tile, place, head]
-                lanes[:] = sink[head]
-                for block in range(num_blocks):
-                    if not seen[block]:
-                        continue
-                    for first in range(block * BLOCK, (block + 1) * BLOCK, LANES):
-                        for lane in range(LANES):
-                            score = row[first + lane] * factor + row_bias[first + lane]
-                            row[first + lane] = score
-                            lanes[lane] = max(lanes[lane], score)
-                top = lanes[0]
-                for lane in range(LANES):
-                    top = max(top, lanes[lane])
-                for block in range(num_blocks):
-                    target = weights[tile, block, place * heads + head]
-                    if not seen[block]:
-                        target[:] = 0
-                        sums[block] = 0
-                        continue
-                    start = block * BLOCK
-                    for j in range(BLOCK):
-                        weight = exp32(row[start + j] - top)
-                        target[j] = weight if row_bias[start + j] == 0 else np.float32(0.0)
-                    sums[block] = _sum_block(target, lanes)
+                top = _add_bias(row, row_bias, seen, np.float32(scale), sink[head], lanes)
+                _exponentiate(row, row_bias, seen, top, weights[tile, :, place * heads + head], sums, lanes)
                 total = np.float32(0.0)
                 for block in range(0, num_blocks, 4):
                     total += (sums[block] + sums[block + 1]) + (sums[block + 2] + sums[block + 3])
                 denominator[tile, place, head] = total + exp32(sink[head] - top)
+
+
+@kernel
+def _hide(bias, keep):  # type: ignore[no-untyped-def]
+    for j in range(bias.size):
+        if keep[j] == 0:
+            bias[j] = np.float32(-np.inf)
+
+
+@kernel
+def _add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-def]
+    """Scales and masks a row's scores in place; returns their maximum with the sink."""
+    lanes[:] = sink
+    for block in range(seen.size):
+        if seen[block]:
+            for first in range(block * BLOCK, (block + 1) * BLOCK, LANES):
+                for lane in range(LANES):
+                    score = row[first + lane] * scale + bias[first + lane]
+                    row[first + lane] = score
+                    lanes[lane] = max(lanes[lane], score)
+    top = lanes[0]
+    for lane in range(LANES):
+        top = max(top, lanes[lane])
+    return top
+
+
+@kernel
+def _exponentiate(row, bias, seen, top, weights, sums, lanes):  # type: ignore[no-untyped-def]
+    """Weights [B, 64] of one row and head, and their sum in each block."""
+    for block in range(seen.size):
+        target = weights[block]
+        sums[block] = 0
+        if not seen[block]:
+            target[:] = 0
+            continue
+        start = block * BLOCK
+        for j in range(BLOCK):
+            weight = exp32(row[start + j] - top)
+            target[j] = weight if bias[start + j] == 0 else np.float32(0.0)
+        sums[block] = _sum_block(target, lanes)
 
 
 @kernel
