@@ -20,8 +20,8 @@ for every way of cutting the ids; no character is cut; arguments that are no JSO
 
 Policies and limits of the format: a reply that never closes its thinking is all reasoning; a tool call ends the
 thinking that it stands in; stop strings sleep while the model thinks and inside tool calls; the end of the tool calls
-ends the reply, also of an empty block. A value of a tool call ends at the first `</` + DSML token, because the format has no
-escape. A stray closing tag outside of any call is shown as text.
+ends the reply, also of an empty block. A value of a tool call ends at the first `</` + DSML token, because the format
+has no escape. A stray closing tag outside of any call is shown as text.
 """
 
 from collections.abc import Sequence
