@@ -9,7 +9,7 @@ from benthic.cli.options import BUNDLED, Device, Dtype, Model, Numerics
 from benthic.errors import ConfigError
 
 MISSED = 1
-"""Exit code when a goal is missed and `--gate` was given."""
+"""Exit code when a goal is missed."""
 
 
 def evaluate(
@@ -18,7 +18,7 @@ def evaluate(
     task: Annotated[list[str] | None, typer.Option(help="Only tasks whose name contains this; repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed, other held-out questions.")] = 0,
     details: Annotated[bool, typer.Option("--details", help="Sub-tables and the first wrong answers.")] = False,
-    gate: Annotated[bool, typer.Option("--gate", help="Fail if any task misses its goal.")] = False,
+    gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Fail if any task misses its goal.")] = True,
     at_once: Annotated[int, typer.Option(min=1, help="Requests that run together.")] = 32,
     device: Device = None,
     dtype: Dtype = None,
