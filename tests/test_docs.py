@@ -70,3 +70,11 @@ def test_every_letter_of_the_legend_is_used() -> None:
         for shape in re.findall(r"\[([\w*+/(), .]+)\]", path.read_text()):
             shapes.update(re.findall(r"[A-Za-z]", re.sub(r"[A-Za-z]{2,}", "", shape)))
     assert sorted(LEGEND.keys() - shapes) == []
+
+
+def test_every_environment_variable_that_the_package_reads_is_in_the_table() -> None:
+    table = (ROOT / "docs" / "environment.md").read_text()
+    source = "\n".join(path.read_text() for path in (ROOT / "src").rglob("*.py"))
+    read = set(re.findall(r"environ(?:\.\w+\(|\[)\"(\w+)\"", source))
+    assert "BENTHIC_API_KEY" in read
+    assert [name for name in sorted(read) if f"`{name}`" not in table] == []
