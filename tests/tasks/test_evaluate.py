@@ -1,6 +1,8 @@
 """Grading, and the table that comes of it."""
 
 import json
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,8 @@ from benthic.tasks.evaluate import CellResult, detail_lines, evaluate, judge, re
 from benthic.tasks.grade import Reply, ReplyCall, is_right, is_well_formed
 from benthic.tasks.requests import Body, request_bodies
 from benthic.tasks.sources import Sources
+from benthic.text.prompt import PromptEncoder
+from benthic.text.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -129,3 +133,12 @@ def test_evaluation_covers_every_cell_in_both_modes() -> None:
     assert [(result.cell.name, result.thinking) for result in results] == [
         (cell.name, thinking) for cell in CELLS for thinking in (False, True)
     ]
+
+
+def test_every_prompt_leaves_room_for_its_reply(sources: Sources) -> None:
+    tokenizer = Tokenizer(Path(str(files("benthic") / "assets" / "tiny")))
+    encoder = PromptEncoder(tokenizer, context_len=8192)
+    for cell in CELLS:
+        for conversation in cell.draw(True, sources, 0, 40):
+            for body in request_bodies(conversation):
+                encoder.encode("chat", body)  # raises where prompt and max_tokens exceed the context

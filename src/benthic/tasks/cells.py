@@ -33,7 +33,7 @@ class Cell:
 
     def _draw_one(self, rng: random.Random, thinking: bool, sources: Sources) -> Conversation:
         if self.task == "long lookup":
-            exchanges = list_lookup(rng, sources.lexicon, rng.randint(2_000, 16_000), 1)
+            exchanges = list_lookup(rng, sources.lexicon, rng.randint(1_500, 7_500), 1)
             return Conversation(exchanges=tuple(exchanges), thinking=thinking)
         return make_conversation(rng, sources, self.task, thinking=thinking, split="test", is_alone=True)
 

@@ -1,6 +1,6 @@
 """Reading far back: values looked up in long lists, and facts hidden in running text.
 
-Lengths are given in characters; a token is about three of them here.
+Lengths are given in characters: three and a half make a token in running text, one and a half in lists of names.
 """
 
 import random

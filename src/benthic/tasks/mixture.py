@@ -150,7 +150,8 @@ def draw_length(rng: random.Random) -> int:
 
 
 def long_lookup(rng: random.Random, sources: Sources, thinking: bool) -> Conversation:
-    exchanges = list_lookup(rng, sources.lexicon, draw_length(rng), rng.randint(3, 10))
+    # Lists of names are spelled in many short tokens: half the characters of running text fill the context.
+    exchanges = list_lookup(rng, sources.lexicon, draw_length(rng) // 2, rng.randint(3, 10))
     return Conversation(exchanges=tuple(exchanges), thinking=thinking, system=system_prompt(rng))
 
 
