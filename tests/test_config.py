@@ -95,6 +95,18 @@ def test_writing_and_reading_gives_an_equal_configuration(tmp_path: Path) -> Non
     assert read_config(Run, write(tmp_path, to_toml(config))) == config
 
 
+def test_none_survives_writing_even_where_it_is_not_the_default(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Limits:
+        longest: int | None = 8
+        optimizer: Optimizer | None = Optimizer()
+
+    config = Limits(longest=None, optimizer=None)
+    path = write(tmp_path, to_toml(config))
+    assert read_config(Limits, path) == config
+    assert read_config(Limits, path, ["optimizer.lr=2"]).optimizer == Optimizer(lr=2.0)
+
+
 @pytest.mark.parametrize(
     ("override", "name", "value"),
     [

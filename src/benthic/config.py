@@ -3,7 +3,8 @@
     config = read_config(TrainConfig, Path("recipes/tiny.toml"), ["optimizer.lr=1e-3", "num_steps=100"])
 
 A field may be bool, int, float, str, Path, an enum, a Literal, X | None, tuple[X, ...], tuple[X, Y], dict[str, X] or
-another dataclass. All mistakes of a file are reported at once, each with its full name, the value and what is allowed.
+another dataclass. TOML has no null: the word "none" stands for None where a field may be it. All mistakes of a file are
+reported at once, each with its full name, the value and what is allowed.
 """
 
 import difflib
@@ -26,7 +27,7 @@ def read_config(cls: type[T], path: Path | None = None, overrides: Sequence[str]
     Args:
         cls: a dataclass; validation of its own belongs into its `__post_init__`, raising ConfigError.
         path: a TOML file whose tables mirror the nesting of `cls`.
-        overrides: "a.b=value", values as in TOML; the quotes of strings may be left out, `none` clears an optional.
+        overrides: "a.b=value", values as in TOML; the quotes of strings may be left out.
 
     Raises:
         ConfigError: the file cannot be read, or any key or value is wrong.
@@ -81,8 +82,8 @@ def config_leaves(config: object, prefix: str = "") -> Iterator[tuple[str, Any]]
 
 
 def to_toml(config: object) -> str:
-    """A file that `read_config` reads back as an equal configuration. Fields that are None are left out."""
-    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in config_leaves(config) if value is not None)
+    """A file that `read_config` reads back as an equal configuration."""
+    return "".join(f"{name} = {_toml_value(value)}\n" for name, value in config_leaves(config))
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -103,6 +104,8 @@ def _apply_override(cls: type, values: dict[str, Any], override: str) -> None:
     for table in tables:
         hint = _inner_dataclass(_hint_of(hint, table))
         inner = values.setdefault(table, {})
+        if inner == "none":
+            inner = values[table] = {}
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {table} is a value, not a table")
         values = inner
@@ -122,8 +125,6 @@ def _inner_dataclass(hint: Any) -> Any:
 def _parse_text(text: str, hint: Any) -> Any:
     """What a word of the command line means for a field of that type."""
     alternatives = get_args(hint) if _is_union(hint) else (hint,)
-    if type(None) in alternatives and text.lower() == "none":
-        return None
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, KeyError):
@@ -166,6 +167,8 @@ def _unknown_key(name: str, prefix: str, known: Iterable[str]) -> str:
 def _convert(value: Any, hint: Any, name: str, problems: list[str]) -> Any:
     """`value` as the type of the field; adds to `problems` where it is none."""
     if _is_union(hint):
+        if type(None) in get_args(hint) and value == "none":
+            return None
         for alternative in get_args(hint):
             trial: list[str] = []
             converted = _convert(value, alternative, name, trial)
@@ -244,6 +247,8 @@ def _describe(hint: Any) -> str:
 
 
 def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Enum):
@@ -257,11 +262,7 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_toml_string(key)} = {_toml_value(item)}" for key, item in value.items()) + " }"
     if is_dataclass(value):
-        return (
-            "{ "
-            + ", ".join(f"{name} = {_toml_value(leaf)}" for name, leaf in config_leaves(value) if leaf is not None)
-            + " }"
-        )
+        return "{ " + ", ".join(f"{name} = {_toml_value(leaf)}" for name, leaf in config_leaves(value)) + " }"
     return _toml_string(str(value))
 
 
