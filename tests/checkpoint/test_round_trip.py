@@ -109,6 +109,22 @@ def test_other_spellings_of_names_and_scales_load_to_the_same_values(official, p
     assert same_state(load_model(tmp_path, device="cpu"), load_model(official, device="cpu"))
 
 
+@pytest.mark.parametrize("weights", ["official", "fp8"])
+def test_quantised_experts_may_come_stacked(weights, tmp_path):
+    folder = save_checkpoint(random_model(WIDE), tmp_path / "x", weights=weights)
+    expected, tensors = load_model(folder, device="cpu"), read_all(folder)
+    for layer, part in product(range(WIDE.num_hidden_layers), ("weight", "scale")):
+        experts = [f"layers.{layer}.ffn.experts.{e}." for e in range(WIDE.n_routed_experts)]
+        taken = [[tensors.pop(f"{name}{w}.{part}").view(torch.uint8) for w in ("w1", "w3", "w2")] for name in experts]
+        dtype = {"scale": torch.float8_e8m0fnu, "weight": torch.int8 if weights == "official" else torch.float8_e4m3fn}
+        suffix = "_scale_inv" if part == "scale" else ""
+        stacks = {"gate_up_proj": [torch.cat(t[:2]) for t in taken], "down_proj": [t[2] for t in taken]}
+        for name, parts in stacks.items():
+            tensors[f"model.layers.{layer}.mlp.experts.{name}{suffix}"] = torch.stack(parts).view(dtype[part])
+    write_all(tensors, folder)
+    assert same_state(load_model(folder, device="cpu"), expected)
+
+
 def test_shards_hold_every_tensor_once_and_load_to_the_same_model(model, official, tmp_path):
     folder = save_checkpoint(model, tmp_path / "x", max_shard_bytes=100_000)
     index = json.loads((folder / "model.safetensors.index.json").read_text())

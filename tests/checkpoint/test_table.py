@@ -35,6 +35,11 @@ def test_inspect_knows_released_sizes_by_name():
     assert as_json["config"]["hidden_size"] == 4096
 
 
+def test_inspecting_nothing_lists_what_is_known():
+    with pytest.raises(CheckpointError, match="no folder 'gpt' .*known: tiny, deepseek-v4-flash, deepseek-v4-pro"):
+        inspect("gpt")
+
+
 def test_some_tensors_of_flash_are_those_of_the_published_table():
     table = {spec.name: (list(spec.shape), spec.dtype) for spec in tensor_table(FLASH)}
     assert table["layers.2.attn.indexer.compressor.ape"] == ([4, 256], "F32")
@@ -77,12 +82,16 @@ def test_every_spelling_of_every_tensor_leads_to_its_official_name(spelling):
     assert [official_name(name) for name in spelled] == names
 
 
-def test_stacked_experts_and_their_scales_have_names_of_their_own():
-    table = tensor_table(SMALL, layout="hf")
-    stacked = [official_name(spec.name) for spec in table if ".mlp.experts." in spec.name]
-    assert {name.split("ffn.")[1] for name in stacked} == {
-        "experts.w13", "experts.w13.scale", "experts.w2", "experts.w2.scale",
-    }  # fmt: skip
+def test_experts_are_stacked_in_the_hf_layout_unless_they_are_quantised():
+    wide = [spec.name for spec in tensor_table(SMALL, layout="hf", weights="bf16") if ".mlp.experts." in spec.name]
+    assert {official_name(name).split("ffn.")[1] for name in wide} == {"experts.w13", "experts.w2"}
+    packed = [spec.name for spec in tensor_table(SMALL, layout="hf") if ".mlp.experts." in spec.name]
+    assert len(packed) == 3 * SMALL.n_routed_experts * 3 * 2
+    assert "model.layers.2.mlp.experts.3.w1.weight_scale_inv" in packed
+
+
+def test_scales_of_stacked_experts_have_a_name_too():
+    assert official_name("model.layers.0.mlp.experts.gate_up_proj_scale_inv") == "layers.0.ffn.experts.w13.scale"
     assert scale_name("layers.0.ffn.experts.w13") == "layers.0.ffn.experts.w13.scale"
 
 
@@ -97,8 +106,6 @@ def test_sizes_that_a_format_cannot_hold_are_named_with_a_way_out():
 
     with pytest.raises(CheckpointError, match=r"w2\.weight has 40 input values; fp4 needs a multiple of 32.*bf16"):
         tensor_table(replace(SMALL, moe_intermediate_size=40))
-    with pytest.raises(CheckpointError, match="moe_intermediate_size is 32; stacking fp8 .* multiple of 128"):
-        tensor_table(SMALL, layout="hf", weights="fp8")
 
 
 def test_few_names_are_listed_and_many_become_ranges():

@@ -6,8 +6,9 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+from benthic.errors import CheckpointError
 from benthic.models.checkpoint.files import CheckpointFiles
-from benthic.models.checkpoint.load import resolve
+from benthic.models.checkpoint.load import BUNDLED, resolve
 from benthic.models.checkpoint.table import Piece, TensorSpec, pieces, tensor_table
 from benthic.models.config import ModelConfig
 from benthic.models.released import KNOWN, known_config, released_name
@@ -50,9 +51,13 @@ def inspect(name_or_path: str | Path) -> Inspection:
         CheckpointError: the folder or its files cannot be read.
         ConfigError: config.json describes no model that can be built.
     """
-    if released_name(str(name_or_path)) in KNOWN and not Path(name_or_path).exists():
-        config = known_config(str(name_or_path))
-        return _inspection(released_name(str(name_or_path)), config, tensor_table(config))
+    key = released_name(str(name_or_path))
+    if not Path(name_or_path).exists() and str(name_or_path) not in BUNDLED:
+        if key not in KNOWN:
+            names = ", ".join((*BUNDLED, *sorted(KNOWN)))
+            raise CheckpointError(f"there is no folder {str(name_or_path)!r} and no model of that name; known: {names}")
+        config = known_config(key)
+        return _inspection(key, config, tensor_table(config))
     folder = resolve(name_or_path)
     config = ModelConfig.from_json(folder)
     with CheckpointFiles(folder) as files:

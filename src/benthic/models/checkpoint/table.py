@@ -2,8 +2,8 @@
 
 A `Piece` is one matrix or vector of the model under its official name, whatever file it lies in. A `TensorSpec` is
 one tensor of a file: in the official layout a piece is one tensor, or two when it is quantised (weight and scale);
-in the Hugging Face layout the experts of a layer are stacked. Released sizes are reproduced to the byte
-(model.md 4.1, 4.2).
+in the Hugging Face layout the experts of a layer are stacked, unless they are quantised. Released sizes are
+reproduced to the byte (model.md 4.1, 4.2).
 """
 
 from collections.abc import Iterator
@@ -50,12 +50,11 @@ class TensorSpec(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a piece lies in its files: tensors and the first row of each (all dims but the last are rows)."""
+    """Where a piece lies in its files: its tensor, the first row there (all dims but the last are rows), its scales."""
 
     weight: str
-    weight_row: int
+    row: int
     scale: str
-    scale_row: int
 
 
 def tensor_table(
@@ -107,41 +106,33 @@ def scale_shape(form: Storage, shape: tuple[int, ...]) -> tuple[int, ...]:
 def place(piece: Piece, form: Storage, layout: Layout) -> Place:
     """Where a piece lies in files of that layout, by the names in the file."""
     rename = transformers_name if layout == "hf" else str
-    part = expert_slice(piece.name) if layout == "hf" and not piece.name.startswith("mtp.") else None
-    if part is None:
-        return Place(rename(piece.name), 0, rename(scale_name(piece.name)), 0)
+    part = expert_slice(piece.name)
+    if part is None or layout == "official" or form in ("fp4", "fp8") or piece.name.startswith("mtp."):
+        # Quantised experts stay single in both layouts: transformers decodes them only so.
+        return Place(rename(piece.name), 0, rename(scale_name(piece.name)))
     halves = 2 if part.stack.endswith("w13") else 1
-    turn = part.expert * halves + part.half
-    scale_rows = 0 if form not in ("fp4", "fp8") else scale_shape(form, piece.shape)[0]
-    stack, scale = rename(part.stack), rename(scale_name(part.stack))
-    return Place(stack, turn * piece.shape[0], scale, turn * scale_rows)
+    return Place(rename(part.stack), (part.expert * halves + part.half) * piece.shape[0], "")
 
 
 def _specs_of(piece: Piece, config: ModelConfig, layout: Layout, weights: Weights) -> Iterator[TensorSpec]:
     form = storage(piece, config, weights)
     where = place(piece, form, layout)
-    lead: tuple[int, ...] = ()
     shape = piece.shape
-    if where.weight.endswith(("gate_up_proj", "experts.down_proj")):
+    if where.weight.endswith((".experts.gate_up_proj", ".experts.down_proj")):
         halves = 2 if where.weight.endswith("gate_up_proj") else 1
-        if form == "fp8" and halves == 2 and shape[0] % BLOCK:
-            raise CheckpointError(
-                f"moe_intermediate_size is {shape[0]}; stacking fp8 experts needs a multiple of {BLOCK}: "
-                "choose the official layout, or bf16 or fp32 weights"
-            )
-        lead, shape = (config.n_routed_experts,), (halves * shape[0], *shape[1:])
+        shape = (config.n_routed_experts, halves * shape[0], shape[1])
     if form == "fp4":
         if piece.shape[-1] % GROUP:
             raise CheckpointError(
                 f"{piece.name} has {piece.shape[-1]} input values; fp4 needs a multiple of {GROUP}: "
                 "choose fp8, bf16 or fp32 weights"
             )
-        yield TensorSpec(where.weight, (*lead, shape[0], shape[1] // 2), "I8")
+        yield TensorSpec(where.weight, (shape[0], shape[1] // 2), "I8")
     else:
         dtype = {"fp8": "F8_E4M3", "bf16": "BF16", "fp32": "F32", "ids": "I64"}[form]
-        yield TensorSpec(where.weight, (*lead, *shape), dtype)
+        yield TensorSpec(where.weight, shape, dtype)
     if form in ("fp4", "fp8"):
-        yield TensorSpec(where.scale, (*lead, *scale_shape(form, shape)), "F8_E8M0")
+        yield TensorSpec(where.scale, scale_shape(form, shape), "F8_E8M0")
 
 
 def _layer(prefix: str, spec: LayerSpec, config: ModelConfig) -> Iterator[Piece]:

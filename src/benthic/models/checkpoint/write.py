@@ -111,9 +111,9 @@ def _write_weights(
             form = storage(piece, config, weights)
             where = place(piece, form, layout)
             data = _converted(source(piece), form)
-            writer_of[where.weight].write(where.weight, data.weight, where.weight_row)
+            writer_of[where.weight].write(where.weight, data.weight, where.row)
             if data.scale is not None:
-                writer_of[where.scale].write(where.scale, data.scale, where.scale_row)
+                writer_of[where.scale].write(where.scale, data.scale)
             advance(sum(t.numel() * t.element_size() for t in data if t is not None))
 
 
