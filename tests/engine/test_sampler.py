@@ -8,6 +8,7 @@ from benthic.engine.plan import SampledToken
 from benthic.engine.request import Request, Sequence
 from benthic.engine.sampler import sample_tokens
 from benthic.engine.sampling import SamplingParams
+from benthic.engine.scoring import top_logprobs
 
 VOCAB_SIZE = 300
 
@@ -85,3 +86,12 @@ def test_a_row_that_is_not_finite_gives_an_error_and_the_others_their_tokens(bad
     assert (found[0], found[2]) == (expected[0], expected[2])
     assert isinstance(found[1], SampledToken)
     assert "not finite" in (found[1].error or "")
+
+
+@pytest.mark.parametrize("granularity", [1e-4, 0.5, 4.0], ids=["no ties", "some ties", "many ties"])
+def test_the_most_likely_tokens_are_in_order_and_ties_by_lower_id(granularity: float) -> None:
+    logits = (random_logits(20, 6) / granularity).round() * granularity
+    found = top_logprobs(logits, [0] * 20, 5)
+    for row, entry in zip(logits.tolist(), found, strict=True):
+        expected = sorted(range(VOCAB_SIZE), key=lambda token: (-row[token], token))[:5]
+        assert [token for token, _ in entry.top] == expected

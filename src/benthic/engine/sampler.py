@@ -35,8 +35,6 @@ def sample_tokens(logits: Tensor, sequences: Seq[Sequence]) -> tuple[SampledToke
 
 def _draw(logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
     params = [sequence.request.params for sequence in sequences]
-    if all(p.temperature == 0 for p in params):
-        return logits.argmax(-1)
     device = logits.device
     return sample(
         logits,
@@ -46,7 +44,6 @@ def _draw(logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
         min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device),
         seeds=torch.tensor([sequence.seed for sequence in sequences], device=device),
         positions=torch.tensor([sequence.total_len for sequence in sequences], device=device),
-        is_cut=any(p.top_k or p.top_p < 1 or p.min_p for p in params),
     )
 
 

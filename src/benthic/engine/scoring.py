@@ -52,10 +52,22 @@ def top_logprobs(logits: Tensor, chosen: Sequence[int], num_top: int) -> list[To
     own = token_logprobs(logits, torch.tensor(chosen, dtype=torch.int64, device=logits.device)).tolist()
     if num_top == 0:
         return [TokenLogprobs(value, ()) for value in own]
-    best = torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :num_top]
+    best = _most_likely(logits, num_top)
     values = torch.stack([token_logprobs(logits, column) for column in best.unbind(1)], dim=1)
     pairs = zip(own, best.tolist(), values.tolist(), strict=True)
     return [TokenLogprobs(value, tuple(zip(ids, tops, strict=True))) for value, ids, tops in pairs]
+
+
+def _most_likely(logits: Tensor, count: int) -> Tensor:
+    """Ids of the largest logits of each row, int64 [R, count], largest first, equals by lower id."""
+    count = min(count, logits.shape[1])
+    best = torch.topk(logits, count)
+    if bool(((logits >= best.values[:, -1:]).sum(-1) > count).any()):
+        # Several tokens share the last place, and topk takes any of them.
+        return torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :count]
+    by_id = best.indices.sort(dim=-1).values
+    order = torch.sort(logits.gather(1, by_id), dim=-1, descending=True, stable=True).indices
+    return by_id.gather(1, order)
 
 
 def _logit_blocks(model: Transformer, ids: Sequence[int]) -> Iterator[tuple[int, Tensor]]:

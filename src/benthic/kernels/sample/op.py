@@ -1,9 +1,12 @@
 """The door of sample."""
 
+from collections.abc import Callable
+from functools import cache
+
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.sample.reference import sample_ref
 
 
@@ -16,7 +19,6 @@ def sample(
     min_p: Tensor,
     seeds: Tensor,
     positions: Tensor,
-    is_cut: bool = True,
     impl: Impl = "auto",
 ) -> Tensor:
     """Draws one token a row; the draw of (seed, position) is the same in any batch.
@@ -31,7 +33,6 @@ def sample(
         min_p: float32 [B] in [0, 1]; 0 is off. Relative to the most likely token.
         seeds: int64 [B].
         positions: int64 [B], the position that the drawn token will have.
-        is_cut: False promises that top_k, top_p and min_p are off in every row: the same draws without a sort.
 
     Returns:
         int64 [B].
@@ -45,5 +46,13 @@ def sample(
                         ("seeds", seeds), ("positions", positions)):  # fmt: skip
         if value.shape != logits.shape[:1]:
             raise KernelInputError(f"{name} has shape {tuple(value.shape)}; it must be [{logits.shape[0]}]")
-    require_reference(impl, "sample")
-    return sample_ref(logits, temperature, top_k, top_p, min_p, seeds, positions, is_cut)
+    if uses_cpu_kernel(impl, logits):
+        return _cpu()(logits, temperature, top_k, top_p, min_p, seeds, positions)
+    return sample_ref(logits, temperature, top_k, top_p, min_p, seeds, positions)
+
+
+@cache
+def _cpu() -> Callable[..., Tensor]:
+    from benthic.kernels.sample.cpu import sample_cpu
+
+    return sample_cpu

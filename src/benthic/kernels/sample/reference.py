@@ -25,12 +25,10 @@ def sample_ref(
     min_p: Tensor,
     seeds: Tensor,
     positions: Tensor,
-    is_cut: bool = True,
 ) -> Tensor:
     logits = wide(logits)
     weights = integer_weights(logits, temperature)
-    if is_cut:
-        weights = torch.where(kept(logits, weights, top_k, top_p, min_p), weights, 0)
+    weights = torch.where(kept(logits, weights, top_k, top_p, min_p), weights, 0)
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1:]
     threshold = (uniform(seeds, positions)[:, None] * total).to(torch.int64).minimum(total - 1)
