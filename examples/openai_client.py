@@ -1,0 +1,58 @@
+"""The OpenAI client against `benthic serve`: a streamed answer, a thought, and a tool that is really called.
+
+pip install openai; benthic serve; python examples/openai_client.py
+"""
+
+import json
+import sys
+
+from openai import OpenAI
+
+client = OpenAI(base_url=sys.argv[1] if len(sys.argv) > 1 else "http://127.0.0.1:8000/v1", api_key="none")
+model = client.models.list().data[0].id
+
+QUESTION = {"role": "user", "content": "What is 347 + 285?"}
+ERRAND = {"role": "user", "content": "What is the weather in Paris?"}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Current weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+def ask(thinking: bool) -> None:
+    """Stream one answer; reasoning comes in a field of its own."""
+    mode = {"thinking": {"type": "enabled" if thinking else "disabled"}}
+    stream = client.chat.completions.create(
+        model=model, messages=[QUESTION], stream=True, temperature=0, extra_body=mode
+    )
+    for chunk in stream:
+        delta = chunk.choices[0].delta
+        print(getattr(delta, "reasoning_content", None) or delta.content or "", end="", flush=True)
+    print()
+
+
+def call_a_tool() -> None:
+    """Let the model call, answer the call, and let it speak."""
+    mode = {"thinking": {"type": "disabled"}}
+    messages = [ERRAND]
+    reply = client.chat.completions.create(
+        model=model, messages=messages, tools=[WEATHER], temperature=0, extra_body=mode
+    ).choices[0]
+    print(reply.finish_reason, reply.message.content or "")
+    messages.append(reply.message.model_dump(exclude_none=True))
+    for call in reply.message.tool_calls or []:
+        print("call:", call.function.name, json.loads(call.function.arguments))
+        messages.append({"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "sky": "clear"}'})
+    final = client.chat.completions.create(
+        model=model, messages=messages, tools=[WEATHER], temperature=0, extra_body=mode
+    )
+    print(final.choices[0].message.content)
+
+
+ask(thinking=False)
+ask(thinking=True)
+call_a_tool()
