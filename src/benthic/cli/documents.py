@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benthic.tasks import ExampleStream
+from benthic.tasks import Example, ExampleStream, held_out_examples
 
 if TYPE_CHECKING:
     from benthic.train import Item
@@ -17,9 +17,17 @@ class TaskDocuments:
         self._examples = ExampleStream(mixture, tokenizer=tokenizer, data=data, max_len=max_len)
 
     def __call__(self, seed: int) -> "Iterator[Item]":
-        import numpy as np
+        return map(to_item, self._examples(seed))
 
-        from benthic.train import Item
 
-        for example in self._examples(seed):
-            yield Item(np.array(example.token_ids, np.int32), np.array(example.weights, np.float32), example.task)
+def held_out_documents(tokenizer: Path, per_cell: int) -> "list[Item]":
+    """Questions that are never trained on, `per_cell` of each task and mode, tagged with both."""
+    return [to_item(example) for example in held_out_examples(tokenizer, per_cell=per_cell)]
+
+
+def to_item(example: Example) -> "Item":
+    import numpy as np
+
+    from benthic.train import Item
+
+    return Item(np.array(example.token_ids, np.int32), np.array(example.weights, np.float32), example.task)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
 
     from benthic.models.transformer import Transformer
-    from benthic.train import GeneratedSource, TrainConfig
+    from benthic.train import GeneratedSource, HeldOutAccuracy, TrainConfig
 
 _COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "benthic.json", "NOTICE")
 
@@ -40,7 +40,9 @@ def train(
     typer.echo(format_split(split_parameters(model.named_parameters(), model.config)))
     if dry_run:
         return
-    trainer = Trainer(model, _sources(config, folder, data, num_mtp=len(model.mtp)), config, report=typer.echo)
+    sources = _sources(config, folder, data, num_mtp=len(model.mtp))
+    questions = _held_out(folder, per_cell=64 if model.device.type == "cuda" else 4)
+    trainer = Trainer(model, sources, config, questions, report=typer.echo)
     trainer.run()
     _add_companions(folder, Path(config.output) / "final")
 
@@ -99,6 +101,15 @@ def _sources(config: "TrainConfig", folder: Path, data: Path, *, num_mtp: int) -
         )
         for name, stage in config.stages.items()
     }
+
+
+def _held_out(folder: Path, per_cell: int) -> "HeldOutAccuracy":
+    """Questions for the curves of a run; `benthic eval` is the examination proper."""
+    from benthic.cli.documents import held_out_documents
+    from benthic.train import HeldOutAccuracy, Layout
+
+    layout = Layout(budget=16384, max_documents=2048, max_len=2048)
+    return HeldOutAccuracy(held_out_documents(folder / "tokenizer.json", per_cell), layout)
 
 
 def _add_companions(folder: Path, final: Path) -> None:

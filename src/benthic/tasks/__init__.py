@@ -2,6 +2,7 @@
 
 from benthic.tasks.cells import CELLS, Cell
 from benthic.tasks.evaluate import CellResult, detail_lines, evaluate, report_line
+from benthic.tasks.examination import held_out_examples
 from benthic.tasks.example import Example, ExampleEncoder
 from benthic.tasks.grade import Reply
 from benthic.tasks.stream import ExampleStream
@@ -16,5 +17,6 @@ __all__ = [
     "Reply",
     "detail_lines",
     "evaluate",
+    "held_out_examples",
     "report_line",
 ]
