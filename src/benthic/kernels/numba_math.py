@@ -7,7 +7,8 @@ every processor give the same bits. That is what makes a kernel's row independen
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.extending import intrinsic
 
 ONE = np.float32(1.0)
 HALF = np.float32(0.5)
@@ -27,6 +28,16 @@ HIGHEST = np.float32(88.0)
 BIAS = np.int32(127)
 MANTISSA_BITS = np.int32(23)
 LANES = 16
+
+
+@intrinsic
+def fma32(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once."""
+    return types.float32(types.float32, types.float32, types.float32), _fused
+
+
+def _fused(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    return builder.fma(*args)
 
 
 @njit(inline="always")

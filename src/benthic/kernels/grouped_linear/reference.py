@@ -1,9 +1,9 @@
 """y[rows of e] = x[rows of e] W_e^T, one product an expert that has rows."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from benthic.kernels.linear import linear
 from benthic.kernels.precision import wide
 
 
@@ -17,7 +17,7 @@ def grouped_linear_ref(x: Tensor, weight: Tensor, group_ends: Tensor) -> Tensor:
     outputs, start = [], 0
     for expert, end in enumerate(group_ends.tolist()):
         if end > start:
-            outputs.append(F.linear(x_wide[start:end], experts[expert]))
+            outputs.append(linear(x_wide[start:end], experts[expert]))
             start = end
     if not outputs:
         return (x_wide @ experts[0].t()).to(x.dtype)

@@ -1,11 +1,17 @@
-"""The door of linear."""
+"""The doors of linear."""
+
+from collections.abc import Callable
+from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.linear.layout import is_by_columns
 from benthic.kernels.linear.reference import linear_ref
+from benthic.kernels.precision import wide
 
 
 def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, impl: Impl = "auto") -> Tensor:
@@ -13,7 +19,8 @@ def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, i
 
     Args:
         x: [R, I], any float dtype.
-        weight: [O, I], any float dtype; on the CPU usually float32 holding the file's values exactly.
+        weight: [O, I], any float dtype; on the CPU usually float32 holding the file's values exactly. Serving lays
+            it out `by_columns`; any layout is right.
         out_dtype: dtype of the result, `x.dtype` if None. float32 makes the product a float32 island.
 
     Returns:
@@ -23,11 +30,50 @@ def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, i
     Raises:
         KernelInputError: the shapes do not fit.
 
-    A row has the same bits in any batch if R >= the rows found by `exactness.establish_min_rows`.
+    On the CPU a row has the same bits in any batch: a weight by columns takes one row by our own kernel and more by
+    the library, another weight takes few rows padded to 16. `exactness.establish_min_rows` checks it at start-up.
     """
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, I] and [O, I]"
         )
-    require_reference(impl, "linear")
-    return linear_ref(x, weight, x.dtype if out_dtype is None else out_dtype)
+    dtype = x.dtype if out_dtype is None else out_dtype
+    if not uses_cpu_kernel(impl, x) or not is_by_columns(weight):
+        return linear_ref(x, weight, dtype)
+    rows = wide(x)
+    if rows.shape[0] != 1 or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
+        return F.linear(rows, weight).to(dtype) if rows.shape[0] != 1 else linear_ref(x, weight, dtype)
+    return _cpu()(rows if rows.stride(1) == 1 else rows.contiguous(), weight).to(dtype)
+
+
+def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
+    """y[:, g] = x[:, g] W_g^T: every row passes every group (the grouped output projection).
+
+    Args:
+        x: [R, G, I], any float dtype.
+        weight: [G, O, I], any float dtype; serving lays it out `by_columns`.
+
+    Returns:
+        [R, G, O] in the dtype of `x`. On CPU: float32 products, bits as for `linear`.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+    """
+    if x.dim() != 3 or weight.dim() != 3 or x.shape[1] != weight.shape[0] or x.shape[2] != weight.shape[2]:
+        raise KernelInputError(
+            f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, G, I] and [G, O, I]"
+        )
+    rows, groups, _ = x.shape
+    if x.is_cuda:
+        return torch.bmm(x.transpose(0, 1), weight.to(x.dtype).transpose(1, 2)).transpose(0, 1)
+    if rows > 1 and is_by_columns(weight) and uses_cpu_kernel(impl, x):
+        return torch.bmm(wide(x).transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1).to(x.dtype)
+    products = [linear(x[:, group], one, impl=impl) for group, one in enumerate(weight.unbind(0))]
+    return torch.stack(products, dim=1)
+
+
+@cache
+def _cpu() -> Callable[[Tensor, Tensor], Tensor]:
+    from benthic.kernels.linear.cpu import few_rows_linear
+
+    return few_rows_linear
