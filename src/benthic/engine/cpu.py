@@ -1,21 +1,18 @@
 """The process's products on CPU: who sets their thread count, and when.
 
-The bits of small products depend on the library's mode and on the number of threads, so both are settled before the
-model is built (it then finds how many rows make a product exact) and held for the engine's life.
+The bits of small products depend on the number of threads, so it is settled before the model is built (which then
+finds how many rows make a product exact) and held for the engine's life.
 """
 
 import logging
 
 import torch
 
-from benthic.kernels.exactness import request_strict_products
-
 logger = logging.getLogger(__name__)
 
 
 def prepare_products(num_threads: int) -> None:
-    """Asks for strict products and sets torch's intra-op threads. Call before the model is loaded."""
-    request_strict_products()
+    """Sets torch's intra-op threads. Call before the model is loaded."""
     hold_threads(num_threads)
 
 

@@ -2,6 +2,7 @@
 
 from torch import Tensor, nn
 
+from benthic.kernels.linear import by_columns
 from benthic.models.attention import HybridAttention
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import AttentionContext
@@ -37,3 +38,8 @@ class Block(nn.Module):
         if trace is not None:
             trace.experts[self.layer] = experts
         return self.site.after(output, streams, mix)
+
+    def freeze(self) -> None:
+        """Lays the mixing weights out for serving; values stay."""
+        for fn in (self.hc_attn_fn, self.hc_ffn_fn):
+            fn.data = by_columns(fn, num_segments=self.site.num_streams)

@@ -15,6 +15,7 @@ class HyperSite(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.num_streams = config.hc_mult
         self.iters, self.eps, self.norm_eps = config.hc_sinkhorn_iters, config.hc_eps, config.rms_norm_eps
 
     def before(self, streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> HyperMix:

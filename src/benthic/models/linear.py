@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.linear import linear
+from benthic.kernels.linear import by_columns, linear
 from benthic.models.numerics import Numerics
 
 
@@ -20,6 +20,10 @@ class Linear(nn.Module):
         if self.numerics is not None:
             x = self.numerics.linear_input(x)
         return linear(x, self.weight, out_dtype)
+
+    def freeze(self) -> None:
+        """Lays the weight out for serving; values stay."""
+        self.weight.data = by_columns(self.weight)
 
 
 class StackedLinear:
@@ -42,7 +46,7 @@ class StackedLinear:
 
     def freeze(self) -> None:
         """Keeps the stacked weight; call again after weights change."""
-        self.frozen = _stacked(self.layers).detach()
+        self.frozen = by_columns(_stacked(self.layers))
 
     def __call__(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
         """[R, in] -> [R, sum of out]."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.grouped_linear import grouped_linear
-from benthic.kernels.linear import linear
+from benthic.kernels.linear import by_columns, linear
 from benthic.kernels.moe_permute import moe_combine, moe_dispatch, moe_permute
 from benthic.kernels.moe_route import Routing, moe_route
 from benthic.kernels.precision import wide
@@ -39,6 +39,10 @@ class Router(nn.Module):
             experts = self.tid2eid.index_select(0, token_ids[:num_rows])
         return moe_route(logits, top_k=self.top_k, scale=self.scale, bias=self.bias, experts=experts)
 
+    def freeze(self) -> None:
+        """Lays the weight out for serving; values stay."""
+        self.weight.data = by_columns(self.weight)
+
 
 class Experts(nn.Module):
     """Routed experts, stacked: `w13` [E, 2F, D] (gate rows, then up), `w2` [E, D, F]."""
@@ -59,6 +63,10 @@ class Experts(nn.Module):
         inner = self.numerics.linear_input(swiglu(gate_up, self.limit, weights))
         return moe_combine(grouped_linear(inner, self.w2, plan.group_ends), plan)
 
+    def freeze(self) -> None:
+        """Lays the weights out for serving; values stay."""
+        self.w13.data, self.w2.data = by_columns(self.w13), by_columns(self.w2)
+
 
 class SharedExpert(nn.Module):
     """The expert that every row takes: same function, same clamp, no gate weight."""
@@ -75,6 +83,10 @@ class SharedExpert(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[R, D] -> [R, D]."""
         return self.w2(swiglu(self.stack(x), self.limit))
+
+    def freeze(self) -> None:
+        """Keeps the stacked weight; call again after weights change."""
+        self.stack.freeze()
 
 
 class MoE(nn.Module):

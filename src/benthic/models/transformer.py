@@ -4,14 +4,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benthic.kernels.linear import linear
+from benthic.kernels.linear import by_columns, linear
 from benthic.kernels.precision import wide
 from benthic.models.attention import HybridAttention
 from benthic.models.block import Block
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.hyper_connection import HyperHead, head_parameters
-from benthic.models.moe import SharedExpert
+from benthic.models.linear import Linear
+from benthic.models.moe import Experts, Router, SharedExpert
 from benthic.models.mtp import MTPBlock
 from benthic.models.norm import RMSNorm
 from benthic.models.numerics import Numerics, Policy
@@ -111,11 +112,13 @@ class Transformer(nn.Module):
         return block.hidden(streams)
 
     def freeze(self) -> "Transformer":
-        """Stacks weights that share an input, for serving; call again after weights change. Bits stay the same."""
+        """Stacks weights that share an input and lays all out for serving; call again after weights change.
+
+        Bits stay the same.
+        """
         self.requires_grad_(False)
+        self.head.weight.data = by_columns(self.head.weight)
         for module in self.modules():
-            if isinstance(module, HybridAttention):
+            if isinstance(module, Block | HybridAttention | Linear | Router | Experts | SharedExpert):
                 module.freeze()
-            elif isinstance(module, SharedExpert):
-                module.stack.freeze()
         return self.eval()

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from functools import cache
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.index_scores.reference import index_scores_ref
+from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
@@ -30,6 +32,8 @@ def index_scores(
     """
     if gamma.shape != query.shape[:2]:
         raise KernelInputError(f"gamma has shape {tuple(gamma.shape)}; it must be {tuple(query.shape[:2])}")
+    if query.is_cpu:
+        min_rows = max(min_rows, fewest_product_rows(query.shape[2], torch.get_num_threads()))
     missing = min_rows - query.shape[1]
     if missing > 0:
         query, gamma = F.pad(query, (0, 0, 0, missing)), F.pad(gamma, (0, missing))

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.sparse_attention.reference import attend_tiles_ref
 from benthic.kernels.sparse_attention.tiles import KeyTiles, TilePlan
@@ -48,6 +49,8 @@ def sparse_attention(
         raise KernelInputError(f"sink has shape {tuple(sink.shape)}; it must be ({heads},), one logit a head")
     if rows == 0:
         return query
+    if query.is_cpu:
+        min_rows = max(min_rows, fewest_product_rows(dim, torch.get_num_threads()))
     if heads < min_rows:
         query, sink = F.pad(query, (0, 0, 0, min_rows - heads)), F.pad(sink, (0, min_rows - heads))
     attend = _compiled if uses_cpu_kernel(impl, query) else _reference

@@ -7,7 +7,8 @@ A layer's ratio says what lies behind the window: nothing (0), entries chosen by
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.precision import product_dtype, wide
+from benthic.kernels.linear import batched_linear, by_columns
+from benthic.kernels.precision import wide
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import apply_rope
 from benthic.kernels.sparse_attention import sparse_attention
@@ -43,6 +44,7 @@ class HybridAttention(nn.Module):
         self.compressor = Compressor(config, ratio, self.dim) if ratio else None
         self.indexer = Indexer(config, numerics, min_rows) if ratio == 4 else None
         self.stacks = self._stack()
+        self.frozen_output: Tensor | None = None
 
     def _stack(self) -> dict[str, StackedLinear]:
         """Products that share an input: of h in the activation dtype, of h in fp32, of the q latent."""
@@ -58,6 +60,7 @@ class HybridAttention(nn.Module):
 
     def freeze(self) -> None:
         """Keeps the stacked weights; call again after weights change."""
+        self.frozen_output = by_columns(self.wo_a.weight.view(self.groups, self.output_rank, -1))
         for stack in self.stacks.values():
             stack.freeze()
 
@@ -129,8 +132,8 @@ class HybridAttention(nn.Module):
     def _output(self, out: Tensor) -> Tensor:
         """Grouped low-rank output: [R, H, d] -> [R, D] (model.md 2.4 step 8)."""
         rows = out.shape[0]
-        exact = product_dtype(out)
-        grouped = out.reshape(rows, self.groups, -1).transpose(0, 1).to(exact)
-        weight = self.wo_a.weight.to(exact).view(self.groups, self.output_rank, -1)
-        low = torch.bmm(grouped, weight.transpose(1, 2)).to(out.dtype)
-        return self.wo_b(low.transpose(0, 1).reshape(rows, -1))
+        weight = self.frozen_output
+        if weight is None:
+            weight = self.wo_a.weight.view(self.groups, self.output_rank, -1)
+        low = batched_linear(out.reshape(rows, self.groups, -1), weight)
+        return self.wo_b(low.reshape(rows, -1))

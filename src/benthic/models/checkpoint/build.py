@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from benthic.kernels.exactness import establish_min_rows, request_strict_products
+from benthic.kernels.exactness import establish_min_rows
 from benthic.models.checkpoint.source import piece_of
 from benthic.models.checkpoint.table import pieces
 from benthic.models.config import ModelConfig
@@ -81,5 +81,4 @@ def product_shapes(config: ModelConfig) -> set[tuple[int, int]]:
 
 
 def _exact_rows(config: ModelConfig) -> int:
-    request_strict_products()
     return establish_min_rows(product_shapes(config), torch.get_num_threads())
