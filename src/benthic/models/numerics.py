@@ -5,9 +5,11 @@
 of a token's own prefix alone.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import ConfigError
@@ -28,7 +30,7 @@ class Numerics:
 
     def linear_input(self, x: Tensor) -> Tensor:
         """Input of an FP8 or FP4 product: FP8 in groups of 128."""
-        return round_trip_fp8(x, 128) if self.policy == "quantized" else x
+        return _in_groups(round_trip_fp8, x, 128) if self.policy == "quantized" else x
 
     def kv_entry(self, x: Tensor, rope_dim: int) -> Tensor:
         """A kv entry [..., d] after rotation: FP8 in groups of 64 on the dims that do not rotate."""
@@ -36,7 +38,7 @@ class Numerics:
             return x
         still = x.shape[-1] - rope_dim
         x = x.clone()
-        x[..., :still] = round_trip_fp8(x[..., :still], min(64, still))
+        x[..., :still] = _in_groups(round_trip_fp8, x[..., :still], 64)
         return x
 
     def index_vector(self, x: Tensor) -> Tensor:
@@ -44,4 +46,13 @@ class Numerics:
 
         Under `plain` the Hadamard is left out too: it cancels in the product of query and key.
         """
-        return round_trip_fp4(hadamard(x), 32) if self.policy == "quantized" else x
+        return _in_groups(round_trip_fp4, hadamard(x), 32) if self.policy == "quantized" else x
+
+
+def _in_groups(round_trip: Callable[[Tensor, int], Tensor], x: Tensor, group: int) -> Tensor:
+    """Rounds runs of `group` values; the last one may be shorter, as in models smaller than the released ones."""
+    missing = -x.shape[-1] % group
+    if not missing:
+        return round_trip(x, group)
+    # Zeros move neither the largest magnitude of a group nor the values beside them.
+    return round_trip(F.pad(x, (0, missing)), group)[..., : x.shape[-1]]
