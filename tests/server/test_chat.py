@@ -163,6 +163,17 @@ async def test_stop_strings_end_answer_and_sequence(scripted: Any) -> None:
         assert list(up.engine.cancelled.values()) == ["stop", "stop"]
 
 
+async def test_a_stop_token_is_counted_and_not_shown(scripted: Any, tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("one two three")
+    async with scripted("one two three") as up:
+        body = {"model": "tiny", "messages": ASK, "thinking": OFF, "stop_token_ids": [ids[-1]]}
+        answer = await up.json(PATH, **body)
+        shown = tokenizer.decode(ids[:-1])
+        assert answer["choices"][0]["message"]["content"] == shown
+        assert answer["usage"]["completion_tokens"] == len(ids)
+        assert merge(await up.frames(PATH, **body))["content"] == shown
+
+
 async def test_logprobs_name_the_tokens_of_the_content(scripted: Any, tokenizer: Tokenizer) -> None:
     async with scripted("one two" + EOS) as up:
         body = {"model": "tiny", "messages": ASK, "thinking": OFF, "logprobs": True, "top_logprobs": 3}
@@ -232,6 +243,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], int, str | None]] = [
     ({"reasoning_effort": "heroic"}, 400, "reasoning_effort"),
     ({"logit_bias": {"1": 5}}, 400, "logit_bias"),
     ({"presence_penalty": 1}, 400, "presence_penalty"),
+    ({"response_format": {"type": "regex", "regex": "[0-9]+"}}, 400, "response_format"),
+    ({"response_format": {"type": "poem"}}, 400, None),
     ({"messages": [{"role": "user", "content": "x " * 3000}]}, 400, "messages"),
 ]
 

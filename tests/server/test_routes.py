@@ -104,3 +104,20 @@ async def test_tokenize_and_detokenize_are_inverse(scripted: Any, tokenizer: Tok
         assert with_bos["tokens"] == [tokenizer.bos_token_id, *answer["tokens"]]
         for path, body in (("/tokenize", {}), ("/tokenize", {"prompt": 3}), ("/detokenize", {"tokens": [4096]})):
             assert (await up.post(path, **body)).status_code == 400
+
+
+async def test_harnesses_learn_the_special_tokens(scripted: Any, tokenizer: Tokenizer) -> None:
+    async with scripted("a" + EOS) as up:
+        info = (await up.client.get("/tokenizer_info")).json()
+        assert tokenizer.token_id(info["eos_token"]) == tokenizer.eos_token_id
+        assert tokenizer.token_id(info["bos_token"]) == tokenizer.bos_token_id
+
+
+async def test_the_described_bodies_are_accepted(scripted: Any) -> None:
+    async with scripted("a" + EOS) as up:
+        paths = (await up.client.get("/openapi.json")).json()["paths"]
+        posts = {path: methods["post"] for path, methods in paths.items() if "post" in methods}
+        assert len(posts) == 4
+        for path, post in posts.items():
+            example = post["requestBody"]["content"]["application/json"]["schema"]["example"]
+            assert (await up.post(path, **example)).status_code == 200

@@ -19,10 +19,11 @@ from benthic.server.errors import ApiError, api_error
 from benthic.server.metrics import CONTENT_TYPE
 from benthic.server.protocols import converse
 from benthic.server.service import Service
-from benthic.server.tokens import detokenize, tokenize
+from benthic.server.tokens import detokenize, tokenize, tokenizer_info
 
 _OPEN_PATHS = frozenset({"/health", "/metrics"})
 _CLIENT_LEFT = 499
+_QUESTION = "What is 347 + 285?"
 
 _log = logging.getLogger(__name__)
 
@@ -91,21 +92,33 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         service.check_model(model_id)
         return service.model_card()
 
-    @app.post("/v1/chat/completions")
+    asked = {"role": "user", "content": _QUESTION}
+
+    @app.post("/v1/chat/completions", openapi_extra=_body(model=service.name, messages=[asked], stream=False))
     async def chat(request: Request) -> Response:
         return await converse(service, request, "chat")
 
-    @app.post("/v1/completions")
+    @app.post("/v1/completions", openapi_extra=_body(model=service.name, prompt=_QUESTION, max_tokens=32))
     async def complete(request: Request) -> Response:
         return await completions(service, request)
 
-    @app.post("/tokenize")
+    @app.get("/tokenizer_info")
+    async def info() -> Response:
+        return tokenizer_info(service)
+
+    @app.post("/tokenize", openapi_extra=_body(prompt=_QUESTION))
     async def to_ids(request: Request) -> Response:
         return await tokenize(service, request)
 
-    @app.post("/detokenize")
+    @app.post("/detokenize", openapi_extra=_body(tokens=[0]))
     async def to_text(request: Request) -> Response:
         return await detokenize(service, request)
+
+
+def _body(**example: Any) -> dict[str, Any]:
+    """What /docs shows of a body: the endpoints read and judge their fields themselves."""
+    content = {"application/json": {"schema": {"type": "object", "example": example}}}
+    return {"requestBody": {"required": True, "content": content}}
 
 
 def _answer(request: Request, error: Exception) -> Response:

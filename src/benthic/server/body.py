@@ -1,5 +1,6 @@
 """Reading a request body: bounded, JSON, an object, and nothing in it that a later layer could choke on."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,6 +10,7 @@ from benthic.errors import RequestError
 from benthic.server.errors import ApiError
 
 MAX_DEPTH = 100
+_LONG_BYTES = 1 << 16
 
 
 async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
@@ -18,7 +20,9 @@ async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
         ApiError: 413 when the body is larger than `max_bytes`.
         RequestError: not UTF-8, not JSON, NaN or Infinity, too deep, lone surrogates, or not an object.
     """
-    return parse_object(await _read_bounded(request, max_bytes))
+    raw = await _read_bounded(request, max_bytes)
+    # Parsing megabytes takes a while, and every stream waits for the loop.
+    return await asyncio.to_thread(parse_object, raw) if len(raw) > _LONG_BYTES else parse_object(raw)
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""/tokenize and /detokenize: the served model's vocabulary over HTTP."""
+"""/tokenize, /detokenize and /tokenizer_info: the served model's vocabulary over HTTP."""
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -6,6 +6,7 @@ from starlette.responses import JSONResponse, Response
 from benthic.server.body import read_object
 from benthic.server.fields import Fields, is_token_id, refuse
 from benthic.server.service import Service
+from benthic.text.tokenizer import BOS, EOS
 
 
 async def tokenize(service: Service, request: Request) -> Response:
@@ -28,3 +29,17 @@ async def detokenize(service: Service, request: Request) -> Response:
     if not isinstance(ids, list) or not all(is_token_id(item, size) for item in ids):
         refuse("tokens", ids, f"a list of token ids in 0..{size - 1}")
     return JSONResponse({"prompt": service.tokenizer.decode(ids)})
+
+
+def tokenizer_info(service: Service) -> Response:
+    """What evaluation harnesses ask before they tokenise over HTTP. Prompts have no Jinja template."""
+    return JSONResponse(
+        {
+            "bos_token": BOS,
+            "eos_token": EOS,
+            "pad_token": None,
+            "chat_template": None,
+            "vocab_size": service.tokenizer.vocab_size,
+            "model_max_length": service.context_len,
+        }
+    )

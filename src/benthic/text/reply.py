@@ -155,6 +155,8 @@ class ReplyParser:
         return b"".join(self._tokenizer.token_bytes(token_id) for token_id, _ in self._undecided)
 
     def _is_shown(self, token_id: int) -> bool:
+        if token_id in self._prompt.sampling.stop_token_ids:
+            return False
         if token_id in self._tokenizer.control_ids:
             return token_id in self._shown
         return self._tokenizer.token(token_id) is not None
