@@ -1,5 +1,6 @@
 """Files that must not load: each is one clear error, and a killed save leaves the old checkpoint."""
 
+import errno
 import json
 import os
 import shutil
@@ -251,6 +252,32 @@ def test_a_failing_save_leaves_the_old_checkpoint_and_no_rubbish(tmp_path, monke
         save_checkpoint(other, folder, weights="fp32")
     assert (folder / "model.safetensors").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize("exchange", ["as the system has it", "without"])
+def test_a_checkpoint_is_replaced_whole_with_or_without_an_exchange_of_names(exchange, tmp_path, monkeypatch):
+    if exchange == "without":
+        monkeypatch.setattr("benthic.models.checkpoint.write._exchange", lambda one, other: False)
+    folder = save_checkpoint(random_model(seed=1), tmp_path / "x")
+    save_checkpoint(random_model(seed=2), folder, weights="fp32")
+    assert same_state(load_model(folder, device="cpu"), random_model(seed=2))
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_what_the_system_refuses_is_a_checkpoint_error(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match="cannot be made"):
+        save_checkpoint(random_model(), tmp_path / "file" / "x")
+    with pytest.raises(CheckpointError, match="is a file; a checkpoint is a folder"):
+        save_checkpoint(random_model(), tmp_path / "file")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.pwrite", full)
+    with pytest.raises(CheckpointError, match="No space left on device.*what was there is unchanged"):
+        save_checkpoint(random_model(), tmp_path / "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 KILLED = """

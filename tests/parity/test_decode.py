@@ -1,7 +1,7 @@
 """Decode equals prefill, bit for bit: token by token and in chunks through the serving cache."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -10,13 +10,16 @@ from benthic.cache.buffers import CacheBuffers
 from benthic.cache.layout import plan_layout
 from benthic.cache.manager import CacheManager
 from benthic.cache.serving_context import ServingContext
+from benthic.models.checkpoint import empty_model
 from benthic.models.rotary import layer_frequencies
 from benthic.models.rows import build_rows
 from benthic.models.transformer import Transformer
+from tests.checkpoint.sizes import SMALL
 from tests.parity.models import (
     ours_with_weights_of,
     packed_logits,
     random_ids,
+    random_ours,
     random_sizes,
     random_transformers_model,
     transformers_logits,
@@ -80,6 +83,18 @@ def test_any_chunking_equals_prefill_bit_for_bit(seed):
     while (left := LENGTH - sum(lengths)) > 0:
         lengths.append(min(left, pick.choice([1, 2, 3, 5, 17, 63, 64, 65, 128])))
     assert torch.equal(in_chunks(model, ids, lengths), packed_logits(model, ids))
+
+
+@pytest.mark.parametrize("numerics", ["plain", "quantized"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_every_policy_and_dtype_decodes_as_it_prefills(numerics, dtype):
+    config = replace(SMALL, index_n_heads=16)
+    weights = random_ours(config, seed=6)
+    model = empty_model(config, device="cpu", dtype=dtype, numerics=numerics)
+    model.load_state_dict(weights.state_dict())
+    ids = random_ids(config.vocab_size, 160, 6)
+    chunks = [1] * 70 + [61] + [1] * 29
+    assert torch.equal(in_chunks(model, ids, chunks), packed_logits(model, ids))
 
 
 def test_decode_with_the_cache_of_transformers_agrees_too():

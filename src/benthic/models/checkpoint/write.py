@@ -52,14 +52,20 @@ def write_checkpoint(
 ) -> None:
     """Writes weights, config.json and copies of `companions` into `directory`, replacing what was there.
 
-    Files of an existing checkpoint folder that are no weights (its tokenizer, say) stay.
+    Files of an existing checkpoint folder that are no weights (its tokenizer, say) stay. Raises CheckpointError when
+    sizes do not suit the format, the folder holds something else, or the system refuses to write.
     """
     check_target(directory)
+    if max_shard_bytes < 1:
+        raise CheckpointError(f"max_shard_bytes is {max_shard_bytes}; it must be at least 1")
     if weights == "fp8":
         config = replace(config, expert_dtype="fp8")
     specs = tensor_table(config, layout=layout, weights=weights)
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}.writing-", dir=directory.parent))
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}.writing-", dir=directory.parent))
+    except OSError as error:
+        raise CheckpointError(f"{directory} cannot be made ({error.strerror}); give a folder that can be") from None
     try:
         fresh.chmod(0o755)
         _keep_others(directory, fresh)
@@ -69,6 +75,10 @@ def write_checkpoint(
         _write_weights(source, config, fresh, specs, layout, weights, max_shard_bytes, progress)
         _sync_all(fresh)
         _put_in_place(fresh, directory)
+    except OSError as error:
+        raise CheckpointError(
+            f"{directory} could not be written ({error.strerror}: {error.filename}); what was there is unchanged"
+        ) from error
     finally:
         # What is left under that name is an unfinished checkpoint, or the replaced one.
         shutil.rmtree(fresh, ignore_errors=True)
@@ -178,7 +188,11 @@ def _put_in_place(fresh: Path, directory: Path) -> None:
         # File systems without exchange: for a moment the old folder has another name.
         aside = directory.with_name(f".{directory.name}.replaced-{os.getpid()}")
         directory.rename(aside)
-        fresh.rename(directory)
+        try:
+            fresh.rename(directory)
+        except OSError:
+            aside.rename(directory)
+            raise
         aside.rename(fresh)
     descriptor = os.open(directory.parent, os.O_RDONLY)
     try:
