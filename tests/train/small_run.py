@@ -57,9 +57,9 @@ def small_config(output: str, **changes: object) -> TrainConfig:
         "model": "",
         "output": output,
         "stages": {
-            "first": StageConfig(mixture="", tokens=6 * 96, rows=96, max_documents=24, max_len=32),
+            "first": StageConfig(mixture="", tokens=6 * 96, rows=96, max_blocks=24, max_len=32),
             "second": StageConfig(
-                mixture="", tokens=6 * 96, rows=48, batches_per_step=2, max_documents=24, max_len=32,
+                mixture="", tokens=6 * 96, rows=48, batches_per_step=2, max_blocks=24, max_len=32,
                 dense_selection=False, seed=1,
             ),
         },

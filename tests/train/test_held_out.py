@@ -11,7 +11,7 @@ from benthic.train.held_out import HeldOutAccuracy
 from benthic.train.item import Item
 from benthic.train.packing import Layout
 
-LAYOUT = Layout(budget=256, max_documents=64, max_len=64)
+LAYOUT = Layout(budget=256, max_blocks=64, max_len=64)
 
 
 def first_choice(model: Transformer, ids: list[int]) -> int:

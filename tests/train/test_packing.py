@@ -26,13 +26,13 @@ def unpack(batch: TrainBatch) -> list[list[int]]:
     return [batch.token_ids[s : s + n].tolist() for s, n in places[: len(batch.tags)]]
 
 
-@given(lengths=LENGTHS, num_open=st.integers(1, 5), max_documents=st.integers(2, 9))
-def test_every_token_appears_exactly_once_and_documents_stay_whole(lengths, num_open, max_documents):
+@given(lengths=LENGTHS, num_open=st.integers(1, 5), max_blocks=st.integers(2, 9))
+def test_every_token_appears_exactly_once_and_documents_stay_whole(lengths, num_open, max_blocks):
     items = documents(lengths)
-    batches = pack_all(items, Layout(40, max_documents, 40), num_open)
+    batches = pack_all(items, Layout(40, max_blocks, 40), num_open)
     got = sorted(document for batch in batches for document in unpack(batch))
     assert got == [item.token_ids.tolist() for item in items]
-    assert all(len(batch.lengths) <= max_documents and batch.lengths.sum() == 40 for batch in batches)
+    assert all(len(batch.lengths) <= max_blocks and batch.lengths.sum() == 40 for batch in batches)
 
 
 @given(lengths=LENGTHS, depth=st.integers(0, 3))

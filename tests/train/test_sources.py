@@ -11,7 +11,7 @@ from benthic.train.item import Item
 from benthic.train.packing import Layout
 from benthic.train.sources import GeneratedSource, ListSource, block_seed
 
-LAYOUT = Layout(budget=256, max_documents=64, max_len=64, mtp_depth=1)
+LAYOUT = Layout(budget=256, max_blocks=64, max_len=64, mtp_depth=1)
 
 
 def generate(seed: int) -> Iterator[Item]:

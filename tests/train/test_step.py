@@ -11,7 +11,7 @@ from benthic.train.packing import Layout, pack
 from benthic.train.step import METRICS, TrainStep
 
 CONFIG = TrainConfig(
-    model="", output="", stages={"s": StageConfig(mixture="", tokens=1, rows=256, max_documents=16, max_len=256)}
+    model="", output="", stages={"s": StageConfig(mixture="", tokens=1, rows=256, max_blocks=16, max_len=256)}
 )
 
 

@@ -108,7 +108,7 @@ def _held_out(folder: Path, per_cell: int) -> "HeldOutAccuracy":
     from benthic.cli.documents import held_out_documents
     from benthic.train import HeldOutAccuracy, Layout
 
-    layout = Layout(budget=16384, max_documents=2048, max_len=2048)
+    layout = Layout(budget=16384, max_blocks=512, max_len=2048)
     return HeldOutAccuracy(held_out_documents(folder / "tokenizer.json", per_cell), layout)
 
 

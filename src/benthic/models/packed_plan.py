@@ -24,15 +24,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class PackedCapacity:
-    """Fixed sizes of a pass: exactly `num_rows` real rows, at most `max_sequences` sequences up to `max_len` long."""
+    """Fixed sizes of a pass: exactly `num_rows` real rows, in sequences of up to `max_len` tokens.
+
+    A sequence takes one tile, and one block of the kv buffer, for every 64 positions begun: `max_blocks` in all.
+    """
 
     num_rows: int
-    max_sequences: int
+    max_blocks: int
     max_len: int
-
-    def blocks(self, ratio: int) -> int:
-        """Most blocks of 64 that sequences can need at one entry for every `ratio` tokens, and one to spare."""
-        return self.num_rows // (BLOCK * ratio) + self.max_sequences + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +138,10 @@ def plan_packed(
         entries[ratio], num_entry_blocks[ratio] = _consecutive(lengths // ratio)
     tile_capacity = None
     if capacity is not None:
-        num_window_blocks = capacity.blocks(1)
-        num_entry_blocks = {ratio: capacity.blocks(ratio) for ratio in ratios}
-        tile_capacity = TileCapacity(capacity.blocks(1), capacity.max_len)
+        num_window_blocks = capacity.max_blocks
+        # Entries never take more blocks than positions; one block to spare for surplus places.
+        num_entry_blocks = {ratio: capacity.max_blocks + 1 for ratio in ratios}
+        tile_capacity = TileCapacity(capacity.max_blocks, capacity.max_len)
     tables = BlockTables(
         window=window,
         entries={ratio: table + num_window_blocks for ratio, table in entries.items()},
@@ -179,7 +179,8 @@ def _check_capacity(chunks: Sequence[Chunk], num_rows: int, capacity: PackedCapa
     real = sum(chunk.length for chunk in chunks)
     longest = max(chunk.length for chunk in chunks)
     assert real == num_rows == capacity.num_rows, f"{real} real of {num_rows} rows; capacity is {capacity.num_rows}"
-    assert len(chunks) <= capacity.max_sequences, f"{len(chunks)} sequences exceed {capacity.max_sequences}"
+    blocks = sum(-(-chunk.length // BLOCK) for chunk in chunks)
+    assert blocks <= capacity.max_blocks, f"{blocks} blocks exceed {capacity.max_blocks}"
     assert longest <= capacity.max_len, f"a sequence of {longest} tokens exceeds {capacity.max_len}"
 
 

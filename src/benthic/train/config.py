@@ -23,8 +23,8 @@ class StageConfig:
     """Rows of a batch."""
     batches_per_step: int = 1
     """Batches whose gradients are added before the weights move."""
-    max_documents: int = 4096
-    """Documents in a batch at most."""
+    max_blocks: int = 0
+    """Blocks of 64 positions in a batch at most; bounds what a captured step computes. 0: one for every 16 rows."""
     max_len: int = 640
     """Tokens in a document at most."""
     oversize: Oversize = "error"
@@ -35,7 +35,7 @@ class StageConfig:
     """Added to the run's seed."""
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "rows", "batches_per_step", "max_documents"):
+        for name in ("tokens", "rows", "batches_per_step"):
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"{name} ({value}) must be at least 1")
@@ -45,12 +45,18 @@ class StageConfig:
 
     def layout(self, mtp_depth: int) -> Layout:
         """The shape of the stage's batches."""
-        return Layout(self.rows, self.max_documents, self.max_len, mtp_depth, self.oversize)
+        blocks = self.max_blocks or -(-self.rows // 16) + 1
+        return Layout(self.rows, blocks, self.max_len, mtp_depth, self.oversize)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Rows of all batches of a step."""
+        return self.rows * self.batches_per_step
 
     @property
     def num_steps(self) -> int:
         """Optimiser steps of the stage."""
-        return max(1, round(self.tokens / (self.rows * self.batches_per_step)))
+        return max(1, round(self.tokens / self.tokens_per_step))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

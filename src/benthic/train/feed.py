@@ -57,7 +57,7 @@ def to_device(batch: TrainBatch, config: ModelConfig, layout: Layout, device: to
     token_ids, positions = _copy(batch.token_ids, torch.int64, device), _copy(batch.positions, torch.int64, device)
     on_cuda = device.type == "cuda"
     # Fixed shapes cost surplus tiles; on CPU nothing is captured, so the plan is as small as the batch allows.
-    capacity = PackedCapacity(batch.budget, layout.max_documents, layout.max_len) if on_cuda else None
+    capacity = PackedCapacity(batch.budget, layout.max_blocks, layout.max_len) if on_cuda else None
     plan = plan_packed(config, chunks, batch.budget, capacity=capacity, on_cuda=on_cuda)
     weights = _copy(batch.weights, torch.float32, device)
     return DeviceBatch(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benthic.errors import ConfigError, DataError
+from benthic.kernels.sparse_attention import BLOCK
 from benthic.train.item import Ids, Item, Weights, split_item
 
 Oversize = Literal["error", "split"]
@@ -28,13 +29,13 @@ Oversize = Literal["error", "split"]
 class Layout:
     """The shape that all batches of a stage share.
 
-    `budget` rows a batch; at most `max_documents` documents, fillers included (they bound the attention plan's size),
-    of at most `max_len` tokens; `mtp_depth` multi-token-prediction blocks; `oversize` says what happens to a longer
-    document.
+    `budget` rows a batch, in documents of at most `max_len` tokens. Attention works in blocks of 64 positions; the
+    documents of a batch, fillers included, take at most `max_blocks` of them. `mtp_depth` multi-token-prediction
+    blocks; `oversize` says what happens to a longer document.
     """
 
     budget: int
-    max_documents: int
+    max_blocks: int
     max_len: int
     mtp_depth: int = 0
     oversize: Oversize = "error"
@@ -42,16 +43,22 @@ class Layout:
     def __post_init__(self) -> None:
         if not 2 <= self.max_len <= self.budget:
             raise ConfigError(f"max_len ({self.max_len}) must lie between 2 and the {self.budget} rows of a batch")
-        least = 1 + self.num_fillers(self.budget)
-        if self.max_documents < least:
+        least = 1 + self.filler_blocks(self.budget)
+        if self.max_blocks < least:
             raise ConfigError(
-                f"max_documents ({self.max_documents}) must be at least {least}: "
-                f"one, and the fillers of {self.max_len} tokens that {self.budget} rows may need"
+                f"max_blocks ({self.max_blocks}) must be at least {least} for {self.budget} rows in documents of up to "
+                f"{self.max_len} tokens"
             )
 
-    def num_fillers(self, room: int) -> int:
-        """Filler documents that `room` rows take."""
-        return -(-room // self.max_len)
+    def filler_blocks(self, room: int) -> int:
+        """Blocks that filler documents take in `room` rows."""
+        whole, rest = divmod(room, self.max_len)
+        return whole * num_blocks(self.max_len) + num_blocks(rest)
+
+
+def num_blocks(length: int) -> int:
+    """Blocks of positions that a document of that length takes."""
+    return -(-length // BLOCK)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,13 +102,13 @@ def pack(items: Sequence[Item], layout: Layout) -> TrainBatch:
     """
     room = layout.budget - sum(len(item) for item in items)
     fillers = _filler_lengths(room, layout.max_len)
-    longest = max((len(item) for item in items), default=0)
-    if room < 0 or longest > layout.max_len or len(items) + len(fillers) > layout.max_documents:
-        raise DataError(
-            f"{len(items)} documents of {layout.budget - room} tokens, the longest of {longest}, do not fit in a batch "
-            f"of {layout.budget} rows, {layout.max_documents} documents and {layout.max_len} tokens a document"
-        )
     lengths = np.array([*(len(item) for item in items), *fillers], np.int32)
+    blocks, longest = sum(num_blocks(length) for length in lengths.tolist()), int(lengths.max(initial=0))
+    if room < 0 or longest > layout.max_len or blocks > layout.max_blocks:
+        raise DataError(
+            f"{len(items)} documents of {layout.budget - room} tokens in {blocks} blocks, the longest of {longest}, do "
+            f"not fit in a batch of {layout.budget} rows, {layout.max_blocks} blocks and {layout.max_len} tokens each"
+        )
     starts = (np.cumsum(lengths) - lengths).astype(np.int32)
     token_ids = np.zeros(layout.budget, np.int32)
     shifts = 1 + layout.mtp_depth
@@ -131,6 +138,7 @@ def pack_all(items: Iterable[Item], layout: Layout, num_open: int = 8) -> list[T
 @dataclass(slots=True)
 class _Bin:
     room: int
+    blocks: int = 0
     items: list[Item] = field(default_factory=list)
 
 
@@ -193,6 +201,7 @@ class Packer:
             self._bins.append(best)
         best.items.append(item)
         best.room -= len(item)
+        best.blocks += num_blocks(len(item))
         return closed
 
     def _best(self, length: int) -> _Bin | None:
@@ -200,4 +209,6 @@ class Packer:
 
     def _has_place(self, candidate: _Bin, length: int) -> bool:
         room = candidate.room - length
-        return room >= 0 and len(candidate.items) + 1 + self.layout.num_fillers(room) <= self.layout.max_documents
+        if room < 0:
+            return False
+        return candidate.blocks + num_blocks(length) + self.layout.filler_blocks(room) <= self.layout.max_blocks

@@ -145,7 +145,7 @@ class Trainer:
         """Reads the values of all steps since the last time; one wait for the device."""
         rows = torch.stack([values for _, _, values in self._pending]).cpu()
         now, (before, _) = time.perf_counter(), self._last_read
-        tokens = len(self._pending) * stage.config.rows * stage.config.batches_per_step
+        tokens = len(self._pending) * stage.config.tokens_per_step
         speed = tokens / max(now - before, 1e-9)
         for (step, rate, _), row in zip(self._pending, rows.tolist(), strict=True):
             values = dict(zip(METRICS, row, strict=True))

@@ -31,10 +31,11 @@ def layer_index_loss(
     base = 0
     for tiles in plan.groups:
         places = tiles.queries.numel()
-        own = torch.zeros(places, dtype=torch.bool, device=query.device)
         here = plan.order[:num_rows] - base
         inside = (here >= 0) & (here < places)
-        own.scatter_(0, here.clamp(0, places - 1), inside)
+        # Rows of other groups mark a place past the end: none of this group's may be unmarked by them.
+        own = torch.zeros(places + 1, dtype=torch.bool, device=query.device)
+        own = own.index_fill(0, torch.where(inside, here, places), True)[:places]
         if tiles.max_visible:
             loss, rows = _group_loss(index_query, gamma, index_keys, query, keys, tiles, sink, scale, own)
             total.append(loss)
