@@ -47,25 +47,39 @@ class Generation:
         self._metrics = metrics
         self._index = {request.request_id: index for index, request in enumerate(requests)}
         self._ids = {index: request_id for request_id, index in self._index.items()}
-        self._events: asyncio.Queue[tuple[int, Event] | ApiError] = asyncio.Queue()
+        self._events: list[tuple[int, Event]] = []
+        self._failure: ApiError | None = None
+        self._news: asyncio.Future[None] | None = None
         self._opened_at = time.monotonic()
         self._token_at: dict[int, float] = {}
 
     @property
     def is_done(self) -> bool:
         """Whether no sequence is open any more and nothing is left to read."""
-        return not self._ids and self._events.empty()
+        return not self._ids and not self._events and self._failure is None
 
-    async def next_event(self) -> tuple[int, Event]:
-        """The next (choice index, event), waiting for it.
+    async def next_events(self, patience_s: float) -> list[tuple[int, Event]]:
+        """What has happened since the last call, as (choice index, event); waits for something to happen.
+
+        Returns:
+            At least one event, or none after `patience_s` of silence.
 
         Raises:
             ApiError: the engine failed; all sequences of this generation are over.
         """
-        item = await self._events.get()
-        if isinstance(item, ApiError):
-            raise item
-        return item
+        if not self._events and self._failure is None:
+            loop = asyncio.get_running_loop()
+            self._news = loop.create_future()
+            alarm = loop.call_later(patience_s, self._wake)
+            try:
+                await self._news
+            finally:
+                alarm.cancel()
+                self._news = None
+        if not self._events and self._failure is not None:
+            raise self._failure
+        events, self._events = self._events, []
+        return events
 
     def stop(self, index: int) -> None:
         """End one sequence whose text is complete; its final output still comes."""
@@ -96,14 +110,20 @@ class Generation:
             else:
                 self._metrics.between_tokens_s.observe(now - last)
             self._token_at[index] = now
-        self._events.put_nowait((index, event))
+        self._events.append((index, event))
+        self._wake()
 
     def fail(self, error: ApiError) -> None:
         """End all sequences with an error; called by the channel."""
         for request_id in self._ids.values():
             self._channel.forget(request_id)
         self._ids.clear()
-        self._events.put_nowait(error)
+        self._failure = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
 
 class Channel:

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
-from benthic.engine.request import FinalOutput, Request, TokenLogprobs
+from benthic.engine.request import Event, FinalOutput, Request, TokenLogprobs
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.server.body import read_object
 from benthic.server.channel import Generation
@@ -17,7 +17,7 @@ from benthic.server.errors import ApiError
 from benthic.server.fields import Fields, is_token_id, refuse
 from benthic.server.sampling import MAX_TOKEN_LIMIT, read_include_usage, read_sampling
 from benthic.server.service import Service, new_id
-from benthic.server.streams import DONE, EventStream, to_frame, unless_disconnected
+from benthic.server.streams import DONE, KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.text_choice import Piece, TextChoice
 from benthic.server.usage import Usage
 
@@ -50,7 +50,7 @@ async def completions(service: Service, request: HttpRequest) -> Response:
         scores = [[None] * len(prompt) for prompt in asked.prompts]
     answer = _Answer(service, asked, scores)
     if asked.stream:
-        return EventStream(answer.frames(), fail=_failure, close=answer.close, keep_alive_s=service.config.keep_alive_s)
+        return EventStream(answer.frames(), fail=_failure, close=answer.close)
     try:
         return JSONResponse(await unless_disconnected(request, answer.whole()))
     finally:
@@ -128,6 +128,15 @@ def _prompt_ids(service: Service, prompt: Any, kind: Any, allowed: str) -> tuple
     return tuple(ids)
 
 
+def _choice_json(index: int, piece: Piece) -> dict[str, Any]:
+    return {
+        "index": index,
+        "text": piece.text,
+        "logprobs": piece.logprobs_json(),
+        "finish_reason": piece.finish_reason,
+    }
+
+
 def _failure(error: ApiError) -> str:
     return to_frame(error.body())
 
@@ -165,43 +174,45 @@ class _Answer:
 
     async def frames(self) -> AsyncIterator[str]:
         """The stream's frames."""
-        async for index, piece in self._pieces():
-            choice = {"index": index, "text": piece.text, "logprobs": piece.logprobs_json()}
-            choice["finish_reason"] = piece.finish_reason
-            chunk = {**self._base, "choices": [choice]}
-            yield to_frame({**chunk, "usage": None} if self._asked.include_usage else chunk)
+        async for pieces in self._pieces():
+            yield "".join(to_frame(self._chunk(index, piece)) for index, piece in pieces) or KEEP_ALIVE
         if self._asked.include_usage:
             yield to_frame({**self._base, "choices": [], "usage": self._usage.to_json()})
         yield DONE
 
     async def whole(self) -> dict[str, Any]:
         """The answer in one object."""
-        pieces: dict[int, list[Piece]] = {index: [] for index in range(len(self._choices))}
-        async for index, piece in self._pieces():
-            pieces[index].append(piece)
-        choices = []
-        for index, parts in pieces.items():
-            joined = Piece.join(parts)
-            choice = {"index": index, "text": joined.text, "logprobs": joined.logprobs_json()}
-            choices.append({**choice, "finish_reason": joined.finish_reason})
+        parts: list[list[Piece]] = [[] for _ in self._choices]
+        async for pieces in self._pieces():
+            for index, piece in pieces:
+                parts[index].append(piece)
+        choices = [_choice_json(index, Piece.join(pieces)) for index, pieces in enumerate(parts)]
         return {**self._base, "choices": choices, "usage": self._usage.to_json()}
 
-    async def _pieces(self) -> AsyncIterator[tuple[int, Piece]]:
-        for index, choice in enumerate(self._choices):
-            if self._asked.echo:
-                yield index, choice.echo()
+    async def _pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
+        """The pieces of all choices as they come; an empty list after a long silence."""
+        if self._asked.echo:
+            yield [(index, choice.echo()) for index, choice in enumerate(self._choices)]
         while not self._generation.is_done:
-            index, event = await self._generation.next_event()
-            choice = self._choices[index]
-            piece = choice.push(event)
-            if isinstance(event, FinalOutput):
-                self._count_cached(index, event)
-            if choice.is_stopped:
-                self._generation.stop(index)
-            if piece is not None:
-                if piece.finish_reason is not None:
-                    self._usage.completion_tokens += choice.num_tokens
-                yield index, piece
+            events = await self._generation.next_events(self._service.config.keep_alive_s)
+            pieces = [(index, self._take(index, event)) for index, event in events]
+            found = [(index, piece) for index, piece in pieces if piece is not None]
+            if found or not events:
+                yield found
+
+    def _take(self, index: int, event: Event) -> Piece | None:
+        choice = self._choices[index]
+        piece = choice.push(event)
+        if isinstance(event, FinalOutput):
+            self._usage.completion_tokens += choice.num_tokens
+            self._count_cached(index, event)
+        elif choice.is_stopped:
+            self._generation.stop(index)
+        return piece
+
+    def _chunk(self, index: int, piece: Piece) -> dict[str, Any]:
+        chunk = {**self._base, "choices": [_choice_json(index, piece)]}
+        return {**chunk, "usage": None} if self._asked.include_usage else chunk
 
     def _count_cached(self, index: int, final: FinalOutput) -> None:
         if index % self._asked.n == 0:

@@ -5,6 +5,7 @@ signal drains: running requests finish, new ones get 503. The second ends at onc
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from types import FrameType
@@ -68,6 +69,8 @@ class DrainingServer(uvicorn.Server):
     def stop(self) -> None:
         """Drain, and end at once when called again; from any thread or signal handler."""
         if self._channel.is_draining or self._loop is None:
+            # uvicorn would report its own cancelled tasks with tracebacks.
+            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
             self.should_exit = self.force_exit = True
             return
         self._channel.is_draining = True

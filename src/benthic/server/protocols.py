@@ -18,7 +18,7 @@ from benthic.server.body import read_object
 from benthic.server.errors import ApiError
 from benthic.server.fields import refuse
 from benthic.server.service import Service, new_id
-from benthic.server.streams import EventStream, unless_disconnected
+from benthic.server.streams import KEEP_ALIVE, EventStream, unless_disconnected
 from benthic.server.text_choice import check_finished
 from benthic.text.prompt import Prompt
 from benthic.text.protocol_fields import Protocol
@@ -34,9 +34,7 @@ async def converse(service: Service, request: HttpRequest, protocol: Protocol) -
     body = await read_object(request, service.config.max_body_bytes)
     answer = await open_answer(service, protocol, body)
     if answer.is_stream:
-        return EventStream(
-            answer.frames(), fail=answer.failure, close=answer.close, keep_alive_s=service.config.keep_alive_s
-        )
+        return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
     try:
         return JSONResponse(await unless_disconnected(request, answer.whole()))
     finally:
@@ -87,10 +85,10 @@ class Answer:
         """The stream's frames, up to and including the closing one."""
         yield _wire(self._reply.start())
         while not self._generation.is_done:
-            index, event = await self._generation.next_event()
-            wire = _wire(self._push(index, event))
-            if wire:
-                yield wire
+            events = await self._generation.next_events(self._service.config.keep_alive_s)
+            wire = "".join(_wire(self._push(index, event)) for index, event in events)
+            if wire or not events:
+                yield wire or KEEP_ALIVE
         yield _wire(self._reply.end())
 
     async def whole(self) -> dict[str, Any]:

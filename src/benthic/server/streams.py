@@ -1,7 +1,7 @@
 """Server-sent events, and the two ways in which a client's leaving ends its work.
 
-Every stream ends in exactly one of: the last frames and `[DONE]`, or one error object. A silent stream sends a comment
-now and then, which clients ignore and proxies count as life.
+Every stream ends in exactly one of: the last frames and `[DONE]`, or one error object. A silent stream sends KEEP_ALIVE
+now and then, a comment that clients ignore and proxies count as life.
 """
 
 import asyncio
@@ -36,7 +36,6 @@ class EventStream(StreamingResponse):
         frames: complete frames, the closing one included.
         fail: the frames that end the stream when `frames` raises.
         close: called exactly when the response ends, however it ends.
-        keep_alive_s: longest silence.
     """
 
     media_type = "text/event-stream"
@@ -47,10 +46,9 @@ class EventStream(StreamingResponse):
         *,
         fail: Callable[[ApiError], str],
         close: Callable[[], None],
-        keep_alive_s: float,
     ) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(_with_failure(_with_silences(frames, keep_alive_s), fail), headers=headers)
+        super().__init__(_with_failure(frames, fail), headers=headers)
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,24 +91,3 @@ async def _with_failure(frames: AsyncIterator[str], fail: Callable[[ApiError], s
         if not isinstance(error, ApiError):
             _log.error("a stream failed", exc_info=error)
         yield fail(api_error(error))
-
-
-async def _with_silences(frames: AsyncIterator[str], keep_alive_s: float) -> AsyncIterator[str]:
-    """The frames, with a comment wherever none came for `keep_alive_s`."""
-    pending: asyncio.Future[str] | None = None
-    try:
-        while True:
-            pending = pending or asyncio.ensure_future(anext(frames))
-            done, _ = await asyncio.wait({pending}, timeout=keep_alive_s)
-            if not done:
-                yield KEEP_ALIVE
-                continue
-            finished, pending = pending, None
-            try:
-                frame = finished.result()
-            except StopAsyncIteration:
-                return
-            yield frame
-    finally:
-        if pending is not None:
-            pending.cancel()
