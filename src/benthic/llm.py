@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -228,7 +229,8 @@ class LLM:
     def _tasks(
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list["_Task"]:
-        texts = [prompts] if _is_one_prompt(prompts) else list(prompts)
+        given = prompts.tolist() if hasattr(prompts, "tolist") else prompts
+        texts = [given] if _is_one_prompt(given) else list(given)
         if params is None or isinstance(params, SamplingParams):
             each = [params or SamplingParams()] * len(texts)
         else:
@@ -354,17 +356,19 @@ def _drive(engine: Engine, tasks: Sequence[_Task]) -> Iterator[str]:
 
 
 def _is_one_prompt(prompts: Any) -> bool:
-    return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
+    """Whether a text or one list of ids was given instead of a list of prompts."""
+    return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, Integral) for item in prompts))
 
 
 def _token_ids(ids: Any, name: str) -> list[int]:
-    values = ids.tolist() if isinstance(ids, Tensor) else ids
+    """Plain integers from a list, tuple, tensor or array of integers."""
+    values = ids.tolist() if hasattr(ids, "tolist") else ids
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         raise RequestError(f"{name} is a {type(ids).__name__}; it must be a list of token ids or text", param=name)
-    wrong = next((v for v in values if not isinstance(v, int) or isinstance(v, bool)), None)
+    wrong = next((v for v in values if type(v) is bool or not isinstance(v, Integral)), None)
     if wrong is not None:
         raise RequestError(f"{name} holds {wrong!r}; token ids are integers", param=name)
-    return list(values)
+    return [int(v) for v in values]
 
 
 def _checked_ids(engine: Engine, ids: Sequence[int]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -69,6 +70,16 @@ def test_a_single_prompt_needs_no_list(llm: LLM) -> None:
     assert len(llm.generate("hello", GREEDY)) == 1
     assert len(llm.generate([5, 6, 7], GREEDY)) == 1
     assert llm.generate([], GREEDY) == []
+
+
+def test_ids_may_come_as_tuples_tensors_and_arrays(llm: LLM) -> None:
+    given = [[5, 6, 7], (5, 6, 7), torch.tensor([5, 6, 7]), np.array([5, 6, 7]), list(np.array([5, 6, 7]))]
+    outputs = llm.generate(given, GREEDY)  # type: ignore[arg-type]
+    assert [output.prompt_token_ids for output in outputs] == [[5, 6, 7]] * 5
+    assert all(output.outputs == outputs[0].outputs for output in outputs)
+    assert all(llm.generate(ids, GREEDY) == [outputs[0]] for ids in given)  # type: ignore[arg-type]
+    assert llm.generate([given[2]], GREEDY) == [outputs[0]]  # type: ignore[list-item]
+    assert all(torch.equal(llm.score(ids), llm.score([5, 6, 7])) for ids in given)  # type: ignore[arg-type]
 
 
 def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:

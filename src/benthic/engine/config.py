@@ -15,7 +15,7 @@ class EngineConfig:
     """Requests that run at once; more wait in order of arrival."""
     max_batched_tokens: int = 2048
     """Rows of one pass at most."""
-    prefill_chunk: int = 512
+    prefill_chunk: int = 256
     """Prompt rows in a pass that also decodes, so that a long prompt does not hold up running answers."""
     admission_headroom: int = 256
     """Tokens that every running request may still grow by when a new one is admitted; less room, more retractions."""
