@@ -37,6 +37,11 @@ def test_fp32_files_give_the_same_model_bit_for_bit(model, layout, tmp_path):
     assert same_state(model, load_model(folder, device="cpu"))
 
 
+def test_a_frozen_model_is_saved_as_the_same_bytes(official, tmp_path):
+    frozen = save_checkpoint(random_model().freeze(), tmp_path / "x")
+    assert (frozen / "model.safetensors").read_bytes() == (official / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize(("layout", "weights"), list(product(LAYOUTS, ("official", "fp8", "bf16", "fp32"))))
 def test_files_hold_exactly_the_announced_tensors(layout, weights, tmp_path):
     folder = save_checkpoint(random_model(WIDE), tmp_path / "x", layout=layout, weights=weights)

@@ -100,7 +100,8 @@ class ModelSource:
         self._state = state
 
     def __call__(self, piece: Piece) -> Stored:
-        values = piece_of(self._state, piece).detach()
+        # Frozen models keep matrices by columns; files hold rows.
+        values = piece_of(self._state, piece).detach().contiguous()
         return Stored("ids" if piece.kind == "ids" else "fp32", Encoded(values, None))
 
 
