@@ -1,5 +1,6 @@
 """/v1/completions: what comes back is what the engine generated, in every form of request."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -59,6 +60,16 @@ async def test_text_ids_and_lists_of_either_are_the_same_prompts(served: Any, to
     assert answers == [answer["choices"][0]["text"] for answer in alone]
     assert [choice["index"] for choice in from_texts["choices"]] == [0, 1]
     assert from_texts["usage"]["prompt_tokens"] == sum(map(len, ids))
+
+
+async def test_an_answer_does_not_depend_on_its_neighbours(served: Any) -> None:
+    bodies = [
+        {"model": "tiny", "prompt": f"{TEXT} {i}" * (1 + i), "max_tokens": 6 + i, "seed": i, "logprobs": 1}
+        for i in range(10)
+    ]
+    alone = [await served.json(PATH, **body) for body in bodies]
+    together = await asyncio.gather(*(served.json(PATH, **body) for body in bodies))
+    assert [answer["choices"] for answer in together] == [answer["choices"] for answer in alone]
 
 
 async def test_without_max_tokens_sixteen_are_generated(served: Any) -> None:

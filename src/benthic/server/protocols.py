@@ -63,8 +63,12 @@ class Answer:
         self._service = service
         self._prompt = prompt
         reply_id = new_id(_ID_PREFIX[prompt.protocol])
-        self._generation = service.channel.open(_requests(prompt, reply_id))
         self._reply = ReplyStream(prompt, service.tokenizer, reply_id=reply_id)
+        try:
+            self._generation = service.channel.open(_requests(prompt, reply_id))
+        except ApiError:
+            self._reply.close()
+            raise
         service.metrics.prompt_tokens.inc(len(prompt.token_ids))
 
     @property
