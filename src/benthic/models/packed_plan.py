@@ -152,9 +152,10 @@ def plan_packed(
     completed, entry_slots = {}, {}
     for ratio in ratios:
         blocks = plan_completed(chunks, ratio, lambda s, p: starts[s] + p, host)
-        if blocks is None and capacity is None:
-            continue
-        assert blocks is not None, "a captured step needs a completed block of every ratio"
+        if blocks is None:
+            if capacity is None:
+                continue
+            blocks = _no_completed(ratio)
         slots = entries[ratio][blocks.sequence, blocks.index // BLOCK] * BLOCK + blocks.index % BLOCK
         if capacity is not None:
             # Surplus places write to the spare last block, which no tile reads.
@@ -199,8 +200,14 @@ def _slots(window: Ints, chunks: Sequence[Chunk]) -> Tensor:
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
 
+def _no_completed(ratio: int) -> CompletedBlocks:
+    none = np.zeros(0, dtype=np.int64)
+    sources = torch.zeros(0, 2 * ratio if ratio == 4 else ratio, dtype=torch.int64)
+    return CompletedBlocks(ratio, torch.from_numpy(none), sources, None, none, none)
+
+
 def _pad_completed(blocks: CompletedBlocks, slots: Ints, count: int, spare: int) -> tuple[CompletedBlocks, Ints]:
-    """Repeats the first block, writing to the spare slot, up to `count` blocks."""
+    """Adds blocks made of row 0, writing to the spare slot, up to `count` blocks."""
     missing = count - len(slots)
     assert missing >= 0, f"{len(slots)} completed blocks exceed the capacity of {count}"
     first = blocks.first
@@ -209,7 +216,7 @@ def _pad_completed(blocks: CompletedBlocks, slots: Ints, count: int, spare: int)
         first = torch.from_numpy(flags[:, None, None])
 
     def more(tensor: Tensor) -> Tensor:
-        return torch.cat([tensor, tensor[:1].expand(missing, *tensor.shape[1:])])
+        return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])])
 
     padded = replace(blocks, positions=more(blocks.positions), sources=more(blocks.sources), first=first)
     return padded, np.concatenate([slots, np.full(missing, spare, dtype=np.int64)])

@@ -14,6 +14,7 @@ from benthic.train.item import Item
 from benthic.train.packing import Layout, Packer, TrainBatch, pack_all
 
 _MOST_MISFITS = 100
+_ROWS_PER_BLOCK = 1 << 18
 
 Generate = Callable[[int], Iterator[Item]]
 
@@ -37,12 +38,19 @@ class GeneratedSource:
     """
 
     def __init__(
-        self, generate: Generate, layout: Layout, *, seed: int, batches_per_block: int = 4, slack: float = 0.03
+        self,
+        generate: Generate,
+        layout: Layout,
+        *,
+        seed: int,
+        batches_per_block: int | None = None,
+        slack: float = 0.03,
     ) -> None:
         self._generate = generate
         self._layout = layout
         self._seed = seed
-        self._batches_per_block = batches_per_block
+        # The more batches are filled together, the fewer long documents find no place.
+        self._batches_per_block = batches_per_block or min(16, max(4, _ROWS_PER_BLOCK // layout.budget))
         self._slack = slack
 
     @property
