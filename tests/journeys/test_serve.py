@@ -1,0 +1,76 @@
+"""The whole way of a request: `benthic serve` with the bundled model, and the official OpenAI client in front."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import benthic
+
+PACKAGE = Path(benthic.__file__).parent
+WEIGHTS = list((PACKAGE / "assets" / "tiny").glob("*.safetensors"))
+pytestmark = pytest.mark.skipif(not WEIGHTS, reason="the bundled model has no weights in this tree")
+
+SUM: Any = [{"role": "user", "content": "What is 347 + 285?"}]
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Current weather of a city",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[openai.OpenAI]:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "benthic", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    try:
+        assert process.stdout is not None
+        url = next(found.group() for line in process.stdout if (found := re.search(r"http://[\d.:]+/v1", line)))
+        with openai.OpenAI(base_url=url, api_key="any", timeout=60) as client:
+            yield client
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_sum_streams_in_and_is_right(client: openai.OpenAI, thinking: bool) -> None:
+    mode = {"thinking": {"type": "enabled" if thinking else "disabled"}}
+    stream = client.chat.completions.create(model="tiny", messages=SUM, stream=True, temperature=0, extra_body=mode)
+    deltas = [chunk.choices[0].delta for chunk in stream]
+    content = "".join(delta.content or "" for delta in deltas)
+    reasoning = "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas)
+    assert "632" in content
+    assert bool(reasoning) is thinking
+    assert len([delta for delta in deltas if delta.content or getattr(delta, "reasoning_content", None)]) > 1
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI, thinking: bool) -> None:
+    mode = {"thinking": {"type": "enabled" if thinking else "disabled"}}
+    messages: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    common: Any = {"model": "tiny", "tools": [WEATHER], "temperature": 0, "extra_body": mode}
+    choice = client.chat.completions.create(messages=messages, **common).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    [call] = choice.message.tool_calls or []
+    assert isinstance(call.id, str)
+    assert call.type == "function"
+    assert call.function.name == "get_weather"
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    messages += [choice.message.model_dump(exclude_none=True)]
+    messages += [{"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "sky": "clear"}'}]
+    answer = client.chat.completions.create(messages=messages, **common).choices[0]
+    assert answer.finish_reason == "stop"
+    assert "21" in (answer.message.content or "")
