@@ -1,6 +1,6 @@
 """Settings that every test shares: one thread, no network, a seed that follows from the test's name.
 
-The environment is set before anything imports torch: the number of threads and MKL's mode are read once.
+The environment is set before anything imports torch: the number of threads is read once.
 """
 
 import os
@@ -11,8 +11,6 @@ from collections.abc import Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MKL_NUM_THREADS"] = "1"
-# MKL must be told before its first product, and here any test may be the one that makes it.
-os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -39,7 +39,10 @@ def moe_permute(experts: Tensor, num_experts: int, min_rows: int, *, impl: Impl 
 
 
 def moe_dispatch(x: Tensor, permutation: Permutation) -> Tensor:
-    """x [R, D] -> [N, D]: the row of each slot (fillers repeat row 0). The gradient is deterministic."""
+    """x [R, D] -> [N, D]: the row of each slot (fillers repeat row 0).
+
+    The gradient is deterministic; that of fillers is dropped, for nothing reads them.
+    """
     if not x.requires_grad:
         return x.index_select(0, permutation.source)
     return dispatch(x, permutation)

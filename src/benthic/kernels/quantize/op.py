@@ -6,9 +6,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from benthic import formats
 from benthic.errors import KernelInputError
 from benthic.kernels.quantize.autograd import straight_through
-from benthic.kernels.quantize.reference import hadamard_ref, round_fp4_ref, round_fp8_blocks_ref, round_fp8_ref
+from benthic.kernels.quantize.reference import (
+    round_fp4_ref,
+    round_fp4_weight_ref,
+    round_fp8_ref,
+    round_fp8_weight_ref,
+)
 
 WeightFormat = Literal["fp8", "fp4", "bf16", "fp32"]
 
@@ -50,10 +56,10 @@ def round_weight(weight: Tensor, format: WeightFormat) -> Tensor:
     Source: model.md 3.1.
     """
     if format == "fp8":
-        return straight_through(weight, round_fp8_blocks_ref)
+        return straight_through(weight, round_fp8_weight_ref)
     if format == "fp4":
         _check_group(weight, 32)
-        return straight_through(weight, partial(round_fp4_ref, group=32))
+        return straight_through(weight, round_fp4_weight_ref)
     if format == "bf16":
         return straight_through(weight, lambda w: w.to(torch.bfloat16).to(w.dtype))
     if format == "fp32":
@@ -75,7 +81,7 @@ def hadamard(x: Tensor) -> Tensor:
     size = x.shape[-1]
     if size < 1 or size & (size - 1):
         raise KernelInputError(f"hadamard got {size} values in the last dim; it must be a power of two")
-    return hadamard_ref(x)
+    return formats.hadamard(x)
 
 
 def _check_group(x: Tensor, group: int) -> None:

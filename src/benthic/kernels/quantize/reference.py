@@ -1,4 +1,4 @@
-"""The round trips of model.md 3.2, in plain PyTorch.
+"""The round trips of model.md 3.2, in plain PyTorch; those of weights are the formats' own.
 
 A group shares a power-of-two scale s = 2^ceil(log2(amax / largest)), found on the bits of amax / largest: its
 exponent, plus one if the mantissa is not zero. Values are divided by s, rounded to nearest even in the format,
@@ -8,12 +8,15 @@ and multiplied back; both scalings are exact.
 import torch
 from torch import Tensor
 
+from benthic.formats import dequantize_fp4, dequantize_fp8, quantize_fp4, quantize_fp8
+from benthic.formats.fp8 import WEIGHT_FLOOR
 from benthic.kernels.precision import wide
 
 FP8_MAX = 448.0
 FP4_MAX = 6.0
 FP8_FLOOR = 1e-4
 FP4_FLOOR = 6.0 * 2.0**-126
+WEIGHT_TILE = (128, 128)
 
 
 def power_of_two_scale(amax: Tensor, largest: float) -> Tensor:
@@ -37,26 +40,15 @@ def round_fp4_ref(x: Tensor, group: int) -> Tensor:
     return (_round_e2m1(grouped / scale) * scale).flatten(-2).to(x.dtype)
 
 
-def round_fp8_blocks_ref(weight: Tensor, block: int = 128) -> Tensor:
-    """Official FP8 weights: one scale for each block x block tile of the last two dims, edge tiles smaller."""
-    rows, columns = weight.shape[-2:]
-    padded = torch.nn.functional.pad(wide(weight), (0, -columns % block, 0, -rows % block))
-    tiles = torch.unflatten(torch.unflatten(padded, -1, (-1, block)), -3, (-1, block))  # [..., rows/b, b, columns/b, b]
-    scale = power_of_two_scale(tiles.abs().amax((-3, -1), keepdim=True).clamp(min=FP8_FLOOR), FP8_MAX)
-    rounded = (_round_e4m3(tiles / scale) * scale).flatten(-2).flatten(-3, -2)
-    return rounded[..., :rows, :columns].to(weight.dtype)
+def round_fp8_weight_ref(weight: Tensor) -> Tensor:
+    """Official FP8 weights: one scale for each 128 x 128 tile of the last two dims, edge tiles smaller."""
+    codes, scale = quantize_fp8(weight, WEIGHT_TILE, floor=WEIGHT_FLOOR)
+    return dequantize_fp8(codes, scale, WEIGHT_TILE, dtype=weight.dtype)
 
 
-def hadamard_ref(x: Tensor) -> Tensor:
-    """x . H / sqrt(n), H the Sylvester matrix, by log2(n) rounds of sums and differences."""
-    size = x.shape[-1]
-    y = wide(x)
-    half = 1
-    while half < size:
-        a, b = torch.unflatten(y, -1, (-1, 2, half)).unbind(-2)
-        y = torch.stack((a + b, a - b), dim=-2).flatten(-3)
-        half *= 2
-    return (y * size**-0.5).to(x.dtype)
+def round_fp4_weight_ref(weight: Tensor) -> Tensor:
+    """Official FP4 experts: one scale for each 32 values along the input."""
+    return dequantize_fp4(*quantize_fp4(weight), dtype=weight.dtype)
 
 
 def _round_e4m3(x: Tensor) -> Tensor:
