@@ -17,7 +17,7 @@ WEATHER = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "Current weather of a city",
+        "description": "Get the current weather",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
@@ -46,7 +46,9 @@ def call_a_tool() -> None:
     messages.append(reply.message.model_dump(exclude_none=True))
     for call in reply.message.tool_calls or []:
         print("call:", call.function.name, json.loads(call.function.arguments))
-        messages.append({"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "sky": "clear"}'})
+        messages.append(
+            {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "condition": "clear"}'}
+        )
     final = client.chat.completions.create(
         model=model, messages=messages, tools=[WEATHER], temperature=0, extra_body=mode
     )

@@ -23,7 +23,7 @@ WEATHER: Any = {
     "type": "function",
     "function": {
         "name": "get_weather",
-        "description": "Current weather of a city",
+        "description": "Get the current weather",
         "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
     },
 }
@@ -70,7 +70,7 @@ def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI, thinking
     assert call.function.name == "get_weather"
     assert json.loads(call.function.arguments) == {"city": "Paris"}
     messages += [choice.message.model_dump(exclude_none=True)]
-    messages += [{"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "sky": "clear"}'}]
+    messages += [{"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 21, "condition": "clear"}'}]
     answer = client.chat.completions.create(messages=messages, **common).choices[0]
     assert answer.finish_reason == "stop"
     assert "21" in (answer.message.content or "")

@@ -1,6 +1,7 @@
 """Clients leave, servers fill up and shut down: every request still ends in one way, and nothing goes on unheard."""
 
 import asyncio
+import contextlib
 import json
 import time
 from typing import Any
@@ -124,3 +125,31 @@ async def test_a_body_beyond_the_limit_is_refused_announced_or_not(live: Any) ->
             assert response.status_code == 413
             assert response.json()["error"]["code"] == "request_too_large"
         assert (await up.client.post(CHAT, json={**ASK, "max_tokens": 1})).status_code == 200
+
+
+GARBAGE = {
+    "not http": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 20,
+    "endless header": b"GET / HTTP/1.1\r\nx: " + b"y" * 200_000,
+    "bad length": b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n{}",
+    "bad chunk": b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n{}\r\n0\r\n\r\n",
+    "cut body": b'POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{"prompt": "',
+    "odd path": b"GET /v1/models/%ff%00%2e%2e/%0d%0a HTTP/1.1\r\nhost: x\r\n\r\n",
+    "odd header": b"GET /v1/models HTTP/1.1\r\nhost: x\r\nauthorization: Bearer \xff\xfe\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+async def test_garbage_on_a_connection_harms_nobody_else(live: Any, name: str) -> None:
+    with live("a" + EOS, api_key="key") as up:
+        host, port = up.url.removeprefix("http://").split(":")
+        for leaves_at_once in (True, False):
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(GARBAGE[name])
+            with contextlib.suppress(OSError, TimeoutError):
+                await writer.drain()
+                if not leaves_at_once:
+                    await asyncio.wait_for(reader.read(1000), 0.3)
+            writer.close()
+        answer = await up.client.post(CHAT, json={**ASK, "max_tokens": 1}, headers={"x-api-key": "key"})
+        assert answer.status_code == 200
+        assert up.service.channel.num_open == 0
