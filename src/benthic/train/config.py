@@ -31,6 +31,8 @@ class StageConfig:
     """What to do with a longer document: "error", or "split" it into several."""
     dense_selection: bool = True
     """Attend all compressed entries instead of the indexer's choice (the indexer's warm-up)."""
+    compile: bool = False
+    """Run layers compiled (CUDA): worth its minutes where a stage has thousands of steps of one shape."""
     seed: int = 0
     """Added to the run's seed."""
 
@@ -117,6 +119,8 @@ class TrainConfig:
     """Steps between reading metrics back from the device."""
     evaluate_every: int = 0
     """Steps between evaluations; 0 evaluates at the end only."""
+    tf32: bool = False
+    """Let float32 products on CUDA round their inputs to 10 bits of mantissa."""
     cuda_graph: bool = False
     """Capture the step once a stage and replay it (CUDA): the host no longer bounds the speed."""
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)

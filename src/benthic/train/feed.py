@@ -92,9 +92,11 @@ class Feed(Protocol):
         ...
 
 
-def open_feed(stream: BatchStream, prepare: Prepare, device: torch.device) -> Feed:
+def open_feed(stream: BatchStream, prepare: Prepare, device: torch.device, batches_per_step: int = 1) -> Feed:
     """Prepares the stream's batches: ahead on CUDA, when asked for elsewhere."""
-    return AheadFeed(stream, prepare) if device.type == "cuda" else DirectFeed(stream, prepare)
+    if device.type == "cuda":
+        return AheadFeed(stream, prepare, batches_per_step)
+    return DirectFeed(stream, prepare)
 
 
 class DirectFeed:
@@ -119,27 +121,28 @@ class _Ready:
 class AheadFeed:
     """Prepares batches in a thread and on a CUDA stream of its own.
 
-    A batch's memory belongs to that stream. It is given back only after the step that read it is over: `next` marks
-    the end of that step on the caller's stream, and the thread waits for the mark before it drops the batch.
+    A batch's memory belongs to that stream. It is given back only after the step that read it is over: as many batches
+    as a step takes stay in use, so when `next` lets one go, the step that read it has been launched whole; its end is
+    marked on the caller's stream, and the thread waits for the mark before it drops the batch.
     """
 
-    def __init__(self, stream: BatchStream, prepare: Prepare) -> None:
-        self._stream, self._prepare = stream, prepare
+    def __init__(self, stream: BatchStream, prepare: Prepare, batches_per_step: int) -> None:
+        self._stream, self._prepare, self._batches_per_step = stream, prepare, batches_per_step
+        self._in_use: deque[DeviceBatch] = deque()
+        self._used: deque[_Ready] = deque()
         self._side: torch.cuda.Stream = torch.cuda.Stream()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="feed")
         self._coming: deque[Future[_Ready]] = deque(self._thread.submit(self._make) for _ in range(_AHEAD))
-        self._in_use: DeviceBatch | None = None
-        self._used: deque[_Ready] = deque()
 
     def next(self) -> DeviceBatch:
-        if self._in_use is not None:
+        if len(self._in_use) == self._batches_per_step:
             over = torch.cuda.Event()
             over.record()
-            self._used.append(_Ready(self._in_use, over))
+            self._used.append(_Ready(self._in_use.popleft(), over))
         ready = self._coming.popleft().result()
         self._coming.append(self._thread.submit(self._make))
         torch.cuda.current_stream().wait_event(ready.event)
-        self._in_use = ready.batch
+        self._in_use.append(ready.batch)
         return ready.batch
 
     def close(self) -> None:

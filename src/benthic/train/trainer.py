@@ -80,6 +80,10 @@ class Trainer:
         self._model, self._sources, self._config = model, sources, config
         self._evaluate, self._report = evaluate, report
         self._output = Path(config.output)
+        torch.backends.cuda.matmul.allow_tf32 = config.tf32
+        if any(stage.compile for stage in config.stages.values()):
+            for block in (*model.layers, *model.mtp):
+                block.compile(dynamic=False)
         self._step = TrainStep(model, config)
         self._next_step = 0
         self._pending: list[tuple[int, float, Tensor]] = []
@@ -104,13 +108,15 @@ class Trainer:
         stream = open_stream(self._sources[stage.name], cursor, config.num_workers)
         layout = stage.config.layout(len(model.mtp))
         prepare = partial(to_device, config=model.config, layout=layout, device=model.device)
-        feed = open_feed(stream, prepare, model.device)
+        feed = open_feed(stream, prepare, model.device, per_step)
         self._report(f"stage {stage.name}: steps {self._next_step} to {stage.last_step - 1}")
         try:
             take_step: TrainStep | CapturedStep = self._step
             if config.cuda_graph and model.device.type == "cuda":
                 take_step = CapturedStep(self._step)
-            self._last_read = (time.perf_counter(), 0)
+            self._last_read = (time.perf_counter(), self._next_step)
+            # Other shapes of the same layers (evaluation, other stages) must not be compiled too.
+            torch.compiler.set_stance("default" if stage.config.compile else "force_eager")
             while self._next_step < stage.last_step:
                 step = self._next_step
                 rate = learning_rate(config.schedule, step, config.total_steps)
@@ -170,7 +176,11 @@ class Trainer:
         step = self._next_step - 1
         is_rounded = step >= self._config.first_qat_step
         self._model.eval()
-        with self._step.rounding.applied() if is_rounded else nullcontext(), torch.no_grad():
+        with (
+            torch.compiler.set_stance("force_eager"),
+            self._step.rounding.applied() if is_rounded else nullcontext(),
+            torch.no_grad(),
+        ):
             results = self._evaluate(self._model, step)
         self._model.train()
         metrics.write({"step": step, **{f"eval.{name}": value for name, value in results.items()}})
