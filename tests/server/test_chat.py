@@ -260,3 +260,33 @@ async def test_a_bad_field_is_refused_by_name(
         assert set(error) == {"message", "type", "param", "code"}
         assert error["param"] == param
         assert not up.engine.requests
+
+
+ROLES = ("system", "user", "assistant")
+EMPTY: list[Any] = ["", [], [{"type": "text", "text": ""}]]
+NONSENSE: list[Any] = [None, 7, {}, [7], [{"type": "song"}]]
+CONTENTS: list[tuple[str, Any, int]] = [
+    *[(role, content, 200) for role in ROLES for content in EMPTY],
+    *[(role, content, 400) for role in ROLES for content in NONSENSE],
+]
+
+
+@pytest.mark.parametrize(("role", "content", "status"), CONTENTS, ids=lambda value: json.dumps(value))
+async def test_empty_content_is_content_and_nonsense_is_not(
+    scripted: Any, role: str, content: Any, status: int
+) -> None:
+    async with scripted("x" + EOS) as up:
+        response = await up.post(PATH, messages=[{"role": role, "content": content}, *ASK])
+        assert response.status_code == status, response.text
+
+
+@pytest.mark.parametrize(
+    "reasoning", [{}, {"reasoning_content": None}, {"reasoning_content": ""}, {"reasoning_content": "so"}]
+)
+@pytest.mark.parametrize("thinking", [{"type": "enabled"}, OFF])
+async def test_history_needs_no_reasoning(scripted: Any, reasoning: dict[str, Any], thinking: dict[str, str]) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{}"}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call], **reasoning}
+    result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
+    async with scripted("x" + EOS) as up:
+        await up.json(PATH, messages=[*ASK, turn, result], tools=[WEATHER], thinking=thinking)
