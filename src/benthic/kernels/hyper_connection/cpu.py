@@ -75,7 +75,7 @@ def hyper_post_cpu(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor) 
     """See `hyper_post`."""
     rows, num_streams, size = streams.shape
     y, x, post, comb = wide(output).contiguous(), wide(streams).contiguous(), post.contiguous(), comb.contiguous()
-    result = torch.empty(streams.shape, dtype=torch.float32)
+    result = torch.empty_like(x)
     _post(
         y.data_ptr(),
         x.data_ptr(),

@@ -38,10 +38,14 @@ def by_columns(weight: Tensor, num_segments: int = 1) -> Tensor:
 
 
 def is_by_columns(weight: Tensor) -> bool:
-    """True if memory holds float32 [..., O, I] as [..., I, O] without gaps, on the CPU."""
-    if weight.dtype is not torch.float32 or not weight.is_cpu:
+    """True if memory holds float32 [O, I] or [E, O, I] as [..., I, O] without gaps, on the CPU."""
+    strides = weight.stride()
+    if strides[-2] != 1 or not weight.is_cpu or weight.dtype is not torch.float32:
         return False
-    return weight.stride(-2) == 1 and weight.stride(-1) == weight.shape[-2] and weight.transpose(-1, -2).is_contiguous()
+    shape = weight.shape
+    is_dense = strides[-1] == shape[-2] and (len(shape) == 2 or strides[0] == shape[-1] * shape[-2])
+    # A row-major weight of one input has these strides too.
+    return is_dense and shape[-1] > 1
 
 
 @cache

@@ -41,9 +41,13 @@ def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, i
     if not uses_cpu_kernel(impl, x) or not is_by_columns(weight):
         return linear_ref(x, weight, dtype)
     rows = wide(x)
-    if rows.shape[0] != 1 or (torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)):
-        return F.linear(rows, weight).to(dtype) if rows.shape[0] != 1 else linear_ref(x, weight, dtype)
-    return _cpu()(rows if rows.stride(1) == 1 else rows.contiguous(), weight).to(dtype)
+    if rows.shape[0] != 1:
+        product = F.linear(rows, weight)
+    elif torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return linear_ref(x, weight, dtype)
+    else:
+        product = _cpu()(rows if rows.stride(1) == 1 else rows.contiguous(), weight)
+    return product if dtype is torch.float32 else product.to(dtype)
 
 
 def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:

@@ -17,7 +17,7 @@ def rms_norm_cpu(x: Tensor, gain: Tensor | None, eps: float) -> Tensor:
         source = source.contiguous()
     row_stride = source.stride(0) if source.dim() == 2 else size
     factors = None if gain is None else wide(gain).contiguous()
-    result = torch.empty(x.shape, dtype=torch.float32)
+    result = torch.empty_like(source)  # contiguous: a column slice has gaps, and its gaps are not kept
     if result.numel():
         _rms_norm(
             source.data_ptr(),

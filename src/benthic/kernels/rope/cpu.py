@@ -16,7 +16,7 @@ def apply_rope_cpu(x: Tensor, cos: Tensor, sin: Tensor, inverse: bool) -> Tensor
     if source.stride(-1) != 1 or (x.dim() == 3 and source.stride(1) != dim):
         source = source.contiguous()
     cos, sin = cos.contiguous(), sin.contiguous()
-    result = torch.empty(x.shape, dtype=torch.float32)
+    result = torch.empty_like(source, memory_format=torch.contiguous_format)
     if result.numel():
         _apply_rope(
             source.data_ptr(),
