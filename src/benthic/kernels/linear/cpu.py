@@ -82,22 +82,29 @@ def _few_rows_grouped(
 
 @kernel
 def _multiply(x_at: int, weight: Any, y: Any, row_stride: int) -> None:
-    """y[r, o] = sum_i x[r, i] weight[i, o], i ascending; four inputs at a time for fewer loads of the sums."""
+    """y[r, o] = sum_i x[r, i] weight[i, o], i ascending; four inputs at a time for fewer loads of the sums.
+
+    Each slice is of one row, so that its values are known to be adjacent: else nothing would be vectorised.
+    """
     inputs, rows = weight.shape[0], y.shape[0]
     whole = inputs // 4 * 4
     for first in range(0, weight.shape[1], OUTPUT_BLOCK):
-        columns, sums = weight[:, first : first + OUTPUT_BLOCK], y[:, first : first + OUTPUT_BLOCK]
-        sums[:] = 0
+        last = min(first + OUTPUT_BLOCK, weight.shape[1])
+        for row in range(rows):
+            y[row, first:last] = 0
         for i in range(0, whole, 4):
+            w0, w1 = weight[i, first:last], weight[i + 1, first:last]
+            w2, w3 = weight[i + 2, first:last], weight[i + 3, first:last]
             for row in range(rows):
                 x = float32s(x_at + 4 * (row * row_stride + i), (4,))
-                _add_four(x, columns[i], columns[i + 1], columns[i + 2], columns[i + 3], sums[row])
+                _add_four(x, w0, w1, w2, w3, y[row, first:last])
         for i in range(whole, inputs):
+            w0 = weight[i, first:last]
             for row in range(rows):
                 x = float32s(x_at + 4 * (row * row_stride + i), (1,))
-                total, w = sums[row], columns[i]
+                total = y[row, first:last]
                 for o in range(total.size):
-                    total[o] = fma32(x[0], w[o], total[o])
+                    total[o] = fma32(x[0], w0[o], total[o])
 
 
 @njit(inline="always")
