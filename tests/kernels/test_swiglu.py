@@ -8,7 +8,7 @@ from benthic.kernels.swiglu import swiglu
 from benthic.kernels.swiglu.cases import ROW_INPUTS, inputs
 from tests.kernels import laws
 
-# e^x within 0.7 units, a sum, a division and three products: six roundings at most.
+# e^x within one unit, a sum, a division and three products: six roundings at most.
 TOLERANCE = 6e-7
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numba import njit, types
 from numba.extending import intrinsic
 
+ZERO = np.float32(0.0)
 ONE = np.float32(1.0)
 HALF = np.float32(0.5)
 LOG2_E = np.float32(1.44269504088896341)
@@ -42,7 +43,8 @@ def _fused(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @njit(inline="always")
 def exp32(x: Any) -> Any:
-    """e^x for float32, within 0.7 units in the last place; x is clamped to [-87, 88], NaN stays NaN."""
+    """e^x for float32, within one unit in the last place: 0 below -87, e^88 above 88; NaN stays NaN."""
+    is_above_zero = x >= LOWEST
     x = min(max(x, LOWEST), HIGHEST)
     n = np.floor(x * LOG2_E + HALF)
     r = x - n * LN2_HIGH
@@ -54,7 +56,7 @@ def exp32(x: Any) -> Any:
     p = p * r + C1
     p = p * r + C0
     power = np.int32((np.int32(n) + BIAS) << MANTISSA_BITS).view(np.float32)
-    return ((p * (r * r) + r) + ONE) * power
+    return ((p * (r * r) + r) + ONE) * (power if is_above_zero else ZERO)
 
 
 @njit(inline="always")
