@@ -68,6 +68,8 @@ def config_rows(node: ast.ClassDef) -> Iterator[str]:
         is_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
         sentence = " ".join(str(ast.literal_eval(after.value)).split()) if is_text else ""
         default = f"`{ast.unparse(field.value)}`" if field.value else "required"
+        if "default_factory" in default:
+            default, sentence = "its defaults", sentence or "A table of its own, below or beside."
         cells = [f"`{field.target.id}`", f"`{ast.unparse(field.annotation)}`", default, sentence]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
