@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benthic.kernels.numba_kernel import kernel
-from benthic.kernels.numba_math import exp32, sigmoid32, sum_squares
+from benthic.kernels.numba_math import exp32, sigmoid32, softplus32, sum_squares
 
 
 @kernel
@@ -19,6 +19,12 @@ def exponentials(x: Any, y: Any) -> None:
 def sigmoids(x: Any, y: Any) -> None:
     for i in range(x.size):
         y[i] = sigmoid32(x[i])
+
+
+@kernel
+def softpluses(x: Any, y: Any) -> None:
+    for i in range(x.size):
+        y[i] = softplus32(x[i])
 
 
 @kernel
@@ -54,7 +60,13 @@ def test_sigmoid_is_near_float64_and_within_its_bounds() -> None:
     np.testing.assert_allclose(y, 1 / (1 + np.exp(-x.astype(np.float64))), rtol=4e-7, atol=1e-37)
 
 
-@pytest.mark.parametrize("function", [exponentials, sigmoids])
+def test_softplus_is_near_float64_from_underflow_to_identity() -> None:
+    x = np.linspace(-86, 86, 40_001).astype(np.float32)
+    exact = np.logaddexp(0, x.astype(np.float64))
+    np.testing.assert_allclose(applied(softpluses, x), exact, rtol=2.5e-7)
+
+
+@pytest.mark.parametrize("function", [exponentials, sigmoids, softpluses])
 def test_a_value_has_the_same_bits_wherever_it_stands(function: Any) -> None:
     x = np.random.randn(67).astype(np.float32) * 20
     whole = applied(function, x)

@@ -24,6 +24,17 @@ C3 = np.float32(8.3334519073e-3)
 C2 = np.float32(4.1665795894e-2)
 C1 = np.float32(1.6666665459e-1)
 C0 = np.float32(5.0000001201e-1)
+# log(1 + z) = z - z^2 / 2 + z^3 * (polynomial) on 1 + z in [1 / sqrt 2, sqrt 2], Cephes logf.
+SQRT2 = np.float32(1.41421356)
+L0 = np.float32(3.3333331174e-1)
+L1 = np.float32(-2.4999993993e-1)
+L2 = np.float32(2.0000714765e-1)
+L3 = np.float32(-1.6668057665e-1)
+L4 = np.float32(1.4249322787e-1)
+L5 = np.float32(-1.2420140846e-1)
+L6 = np.float32(1.1676998740e-1)
+L7 = np.float32(-1.1514610310e-1)
+L8 = np.float32(7.0376836292e-2)
 LOWEST = np.float32(-87.0)
 HIGHEST = np.float32(88.0)
 BIAS = np.int32(127)
@@ -63,6 +74,34 @@ def exp32(x: Any) -> Any:
 def sigmoid32(x: Any) -> Any:
     """1 / (1 + e^-x)."""
     return ONE / (ONE + exp32(-x))
+
+
+@njit(inline="always")
+def softplus32(x: Any) -> Any:
+    """ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|)."""
+    return max(x, ZERO) + _log1p_of_fraction(exp32(-abs(x)))
+
+
+@njit(inline="always")
+def _log1p_of_fraction(t: Any) -> Any:
+    """ln(1 + t) for 0 <= t <= 1: of the rounded sum, corrected by what the rounding lost."""
+    total = ONE + t
+    lost = (t - (total - ONE)) / total
+    is_upper = total > SQRT2
+    z = (total * HALF if is_upper else total) - ONE
+    p = L8
+    p = p * z + L7
+    p = p * z + L6
+    p = p * z + L5
+    p = p * z + L4
+    p = p * z + L3
+    p = p * z + L2
+    p = p * z + L1
+    p = p * z + L0
+    square = z * z
+    y = (square * z) * p - HALF * square
+    low, high = (LN2_LOW, LN2_HIGH) if is_upper else (ZERO, ZERO)
+    return ((y + low) + z + high) + lost
 
 
 @njit(inline="always")

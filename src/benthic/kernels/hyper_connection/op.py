@@ -1,7 +1,7 @@
 """The doors of hyper_connection: before a sub-layer, after it, and the head."""
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.hyper_connection.reference import HyperMix, hyper_head_ref, hyper_post_ref, hyper_pre_ref
-from benthic.kernels.hyper_connection.sinkhorn import sinkhorn_recomputing, sinkhorn_ref
+from benthic.kernels.hyper_connection.sinkhorn import sinkhorn_recomputing
 from benthic.kernels.precision import wide
 from benthic.kernels.reference_gradient import with_reference_gradient
 
@@ -53,7 +53,7 @@ def hyper_pre(
     if not uses_cpu_kernel(impl, streams):
         return hyper_pre_ref(streams, fn, scale, base, eps, iters, norm_eps)
     inputs = (streams, fn, scale, base)
-    return HyperMix(*with_reference_gradient(_cpu_pre(), hyper_pre_ref, inputs, eps, iters, norm_eps))
+    return HyperMix(*with_reference_gradient(_cpu_pre(), _cpu_pre_gradient(), inputs, eps, iters, norm_eps))
 
 
 def hyper_post(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -114,7 +114,8 @@ def sinkhorn(comb_logits: Tensor, eps: float, iters: int, *, impl: Impl = "auto"
             f"comb_logits has shape {tuple(comb_logits.shape)}, iters is {iters}; they must be [R, n, n] and at least 1"
         )
     logits = wide(comb_logits)
-    return sinkhorn_recomputing(logits, eps, iters, _cpu_sinkhorn() if uses_cpu_kernel(impl, logits) else sinkhorn_ref)
+    normalize = _cpu_sinkhorn() if uses_cpu_kernel(impl, logits) else sinkhorn_recomputing
+    return normalize(logits, eps, iters)
 
 
 def _check(streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor, num_scales: int, num_outputs: int) -> None:
@@ -155,7 +156,14 @@ def _cpu_head() -> Callable[..., Any]:
 
 
 @cache
-def _cpu_sinkhorn() -> Callable[..., Tensor]:
-    from benthic.kernels.hyper_connection.sinkhorn_cpu import sinkhorn_cpu
+def _cpu_pre_gradient() -> Callable[..., Any]:
+    from benthic.kernels.hyper_connection.sinkhorn_cpu import sinkhorn_trainable
 
-    return sinkhorn_cpu
+    return partial(hyper_pre_ref, normalize=sinkhorn_trainable)
+
+
+@cache
+def _cpu_sinkhorn() -> Callable[..., Tensor]:
+    from benthic.kernels.hyper_connection.sinkhorn_cpu import sinkhorn_trainable
+
+    return sinkhorn_trainable

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 Normalize = Callable[[Tensor, float, int], Tensor]
+Vjp = Callable[[Tensor, Tensor, float, int], Tensor]
 
 
 def sinkhorn_ref(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
@@ -44,18 +45,20 @@ def _dims(iters: int) -> list[int]:
 
 class _Sinkhorn(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, comb_logits: Tensor, eps: float, iters: int, normalize: Normalize) -> Tensor:
+    def forward(ctx: Any, comb_logits: Tensor, eps: float, iters: int, normalize: Normalize, vjp: Vjp) -> Tensor:
         ctx.save_for_backward(comb_logits)
-        ctx.eps, ctx.iters = eps, iters
+        ctx.eps, ctx.iters, ctx.vjp = eps, iters, vjp
         return normalize(comb_logits, eps, iters)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None, None]:
         (comb_logits,) = ctx.saved_tensors
-        return sinkhorn_vjp(comb_logits, grads[0], ctx.eps, ctx.iters), None, None, None
+        return ctx.vjp(comb_logits, grads[0], ctx.eps, ctx.iters), None, None, None, None
 
 
-def sinkhorn_recomputing(comb_logits: Tensor, eps: float, iters: int, normalize: Normalize = sinkhorn_ref) -> Tensor:
+def sinkhorn_recomputing(
+    comb_logits: Tensor, eps: float, iters: int, normalize: Normalize = sinkhorn_ref, vjp: Vjp = sinkhorn_vjp
+) -> Tensor:
     """`normalize(comb_logits, eps, iters)` (the reference or a kernel) with a gradient that keeps only the input."""
-    result: Tensor = _Sinkhorn.apply(comb_logits, eps, iters, normalize)  # type: ignore[no-untyped-call]
+    result: Tensor = _Sinkhorn.apply(comb_logits, eps, iters, normalize, vjp)  # type: ignore[no-untyped-call]
     return result

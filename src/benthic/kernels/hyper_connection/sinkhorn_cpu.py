@@ -1,4 +1,8 @@
-"""Sinkhorn on the CPU: many rows side by side, one in each vector lane, each in the same order of operations."""
+"""Sinkhorn on the CPU: many rows side by side, one in each vector lane, each in the same order of operations.
+
+A block [n*n, lanes] holds one matrix a lane. Rows and columns of the matrices are "lines": n entries of the block,
+from a first one on, `step` apart (1 in a row, n in a column).
+"""
 
 from typing import Any
 
@@ -7,11 +11,17 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from benthic.kernels.hyper_connection.sinkhorn import sinkhorn_recomputing
 from benthic.kernels.numba_kernel import float32s, kernel
-from benthic.kernels.numba_math import ONE, exp32
+from benthic.kernels.numba_math import ONE, ZERO, exp32
 
 # Rows that fill the vector units: 32 was 1.8 times as fast as 16 on AVX2 and AVX-512.
 SINKHORN_ROWS = 32
+
+
+def sinkhorn_trainable(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
+    """`sinkhorn` by the kernels of this file, both ways; keeps its input only."""
+    return sinkhorn_recomputing(comb_logits, eps, iters, sinkhorn_cpu, sinkhorn_vjp_cpu)
 
 
 def sinkhorn_cpu(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
@@ -22,6 +32,15 @@ def sinkhorn_cpu(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
     return result
 
 
+def sinkhorn_vjp_cpu(comb_logits: Tensor, grad: Tensor, eps: float, iters: int) -> Tensor:
+    """See `sinkhorn_vjp`; float32."""
+    source, grad = comb_logits.contiguous(), grad.contiguous()
+    result = torch.empty(source.shape, dtype=torch.float32)
+    rows, n = source.shape[:2]
+    _sinkhorn_vjp(source.data_ptr(), grad.data_ptr(), result.data_ptr(), rows, n, iters, eps)
+    return result
+
+
 @kernel
 def _sinkhorn(logits_at: int, result_at: int, rows: int, n: int, iters: int, eps: float) -> None:
     entries = n * n
@@ -29,62 +48,140 @@ def _sinkhorn(logits_at: int, result_at: int, rows: int, n: int, iters: int, eps
     block, sums = np.empty((entries, SINKHORN_ROWS), np.float32), np.empty(SINKHORN_ROWS, np.float32)
     for start in range(0, rows, SINKHORN_ROWS):
         count = min(SINKHORN_ROWS, rows - start)
-        for lane in range(count):
-            for i in range(entries):
-                block[i, lane] = logits[start + lane, i]
+        _read(logits[start : start + count], block)
         sinkhorn_lanes(block, sums, count, n, np.float32(eps), iters)
-        for lane in range(count):
-            for i in range(entries):
-                result[start + lane, i] = block[i, lane]
+        _write(block, result[start : start + count])
 
 
 @kernel
 def sinkhorn_lanes(block: Any, sums: Any, count: int, n: int, eps: float, iters: int) -> None:
     """In place on `block` [n*n, lanes], the first `count` lanes; `sums` [lanes] is scratch."""
     for i in range(n):
-        _softmax(block[i * n : (i + 1) * n], sums, count, eps)
-    for iteration in range(iters):
-        if iteration > 0:
-            for i in range(n):
-                _normalize(block[i * n : (i + 1) * n], sums, count, eps)
-        for j in range(n):
-            _normalize(block[j::n], sums, count, eps)
+        _softmax(block, i * n, n, sums, count, eps)
+    for step in range(2 * iters - 1):
+        _normalize_all(block, step, n, sums, count, eps)
+
+
+@kernel
+def _sinkhorn_vjp(logits_at: int, grad_at: int, result_at: int, rows: int, n: int, iters: int, eps: float) -> None:
+    """Every step's matrices are kept while a block of rows goes forward and back: 80 KB, in the second cache."""
+    entries, num_steps = n * n, 2 * iters - 1
+    logits, upstream = float32s(logits_at, (rows, entries)), float32s(grad_at, (rows, entries))
+    result = float32s(result_at, (rows, entries))
+    states = np.empty((num_steps + 2, entries, SINKHORN_ROWS), np.float32)
+    sums, dots = np.empty(SINKHORN_ROWS, np.float32), np.empty(SINKHORN_ROWS, np.float32)
+    grad = np.empty((entries, SINKHORN_ROWS), np.float32)
+    for start in range(0, rows, SINKHORN_ROWS):
+        count = min(SINKHORN_ROWS, rows - start)
+        _read(logits[start : start + count], states[0])
+        _read(upstream[start : start + count], grad)
+        for i in range(n):
+            _softmax(states[0], i * n, n, sums, count, ZERO)
+        for i in range(entries):
+            for lane in range(count):
+                states[1, i, lane] = states[0, i, lane] + np.float32(eps)
+        for step in range(num_steps):
+            states[step + 2] = states[step + 1]
+            _normalize_all(states[step + 2], step, n, sums, count, np.float32(eps))
+        for step in range(num_steps - 1, -1, -1):
+            _normalize_all_vjp(states[step + 1], states[step + 2], grad, step, n, sums, dots, count, np.float32(eps))
+        for i in range(n):
+            _softmax_vjp(states[0], grad, i * n, n, dots, count)
+        _write(grad, result[start : start + count])
 
 
 @njit(inline="always")
-def _softmax(vectors: Any, sums: Any, count: int, eps: float) -> None:
-    """Softmax over the first index of [n, lanes], plus eps."""
+def _read(matrices: Any, block: Any) -> None:
+    for lane in range(len(matrices)):
+        for i in range(len(block)):
+            block[i, lane] = matrices[lane, i]
+
+
+@njit(inline="always")
+def _write(block: Any, matrices: Any) -> None:
+    for lane in range(len(matrices)):
+        for i in range(len(block)):
+            matrices[lane, i] = block[i, lane]
+
+
+@kernel
+def _normalize_all(block: Any, step: int, n: int, sums: Any, count: int, eps: float) -> None:
+    """Divides every column (even steps) or row (odd ones) by its sum plus eps."""
+    for line in range(n):
+        first, stride = (line, n) if step % 2 == 0 else (line * n, 1)
+        _add(block, first, stride, n, sums, count)
+        for lane in range(count):
+            sums[lane] = ONE / (sums[lane] + eps)
+        for k in range(n):
+            entry = block[first + k * stride]
+            for lane in range(count):
+                entry[lane] *= sums[lane]
+
+
+@kernel
+def _normalize_all_vjp(
+    before: Any, after: Any, grad: Any, step: int, n: int, sums: Any, dots: Any, count: int, eps: float
+) -> None:
+    """C' = C / S, S = sum C + eps: with h = g / S, dL/dC = h - sum(h C'), in place on `grad`."""
+    for line in range(n):
+        first, stride = (line, n) if step % 2 == 0 else (line * n, 1)
+        _add(before, first, stride, n, sums, count)
+        for lane in range(count):
+            sums[lane] = ONE / (sums[lane] + eps)
+            dots[lane] = ZERO
+        for k in range(n):
+            g, result = grad[first + k * stride], after[first + k * stride]
+            for lane in range(count):
+                g[lane] *= sums[lane]
+                dots[lane] += g[lane] * result[lane]
+        for k in range(n):
+            g = grad[first + k * stride]
+            for lane in range(count):
+                g[lane] -= dots[lane]
+
+
+@njit(inline="always")
+def _softmax(block: Any, first: int, n: int, sums: Any, count: int, eps: float) -> None:
+    """Softmax of one row of the matrices, plus eps."""
     for lane in range(count):
-        sums[lane] = vectors[0, lane]
-    for k in range(1, len(vectors)):
+        sums[lane] = block[first, lane]
+    for k in range(1, n):
+        entry = block[first + k]
         for lane in range(count):
-            sums[lane] = max(sums[lane], vectors[k, lane])
-    for k in range(len(vectors)):
+            sums[lane] = max(sums[lane], entry[lane])
+    for k in range(n):
+        entry = block[first + k]
         for lane in range(count):
-            vectors[k, lane] = exp32(vectors[k, lane] - sums[lane])
-    _add(vectors, sums, count)
+            entry[lane] = exp32(entry[lane] - sums[lane])
+    _add(block, first, 1, n, sums, count)
     for lane in range(count):
         sums[lane] = ONE / sums[lane]
-    for k in range(len(vectors)):
+    for k in range(n):
+        entry = block[first + k]
         for lane in range(count):
-            vectors[k, lane] = vectors[k, lane] * sums[lane] + eps
+            entry[lane] = entry[lane] * sums[lane] + eps
 
 
 @njit(inline="always")
-def _normalize(vectors: Any, sums: Any, count: int, eps: float) -> None:
-    """Divides [n, lanes] by its sum over the first index plus eps."""
-    _add(vectors, sums, count)
+def _softmax_vjp(probabilities: Any, grad: Any, first: int, n: int, dots: Any, count: int) -> None:
+    """p (g - sum(g p)), in place on `grad`."""
     for lane in range(count):
-        sums[lane] = ONE / (sums[lane] + eps)
-    for k in range(len(vectors)):
+        dots[lane] = ZERO
+    for k in range(n):
+        g, p = grad[first + k], probabilities[first + k]
         for lane in range(count):
-            vectors[k, lane] *= sums[lane]
+            dots[lane] += g[lane] * p[lane]
+    for k in range(n):
+        g, p = grad[first + k], probabilities[first + k]
+        for lane in range(count):
+            g[lane] = p[lane] * (g[lane] - dots[lane])
 
 
 @njit(inline="always")
-def _add(vectors: Any, sums: Any, count: int) -> None:
+def _add(block: Any, first: int, stride: int, n: int, sums: Any, count: int) -> None:
     for lane in range(count):
-        sums[lane] = vectors[0, lane]
-    for k in range(1, len(vectors)):
+        sums[lane] = block[first, lane]
+    for k in range(1, n):
+        entry = block[first + k * stride]
         for lane in range(count):
-            sums[lane] += vectors[k, lane]
+            sums[lane] += entry[lane]

@@ -1,6 +1,5 @@
 """moe_route on the CPU: scores, selection and weights of a row in one loop."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -10,12 +9,11 @@ from torch import Tensor
 
 from benthic.kernels.moe_route.reference import Routing, Score
 from benthic.kernels.numba_kernel import float32s, int64s, kernel
-from benthic.kernels.numba_math import exp32, sigmoid32
+from benthic.kernels.numba_math import exp32, sigmoid32, softplus32
 from benthic.kernels.precision import EXP_LIMIT
 
 SCORES: dict[Score, int] = {"sqrtsoftplus": 0, "sigmoid": 1, "softmax": 2}
 LIMIT = np.float32(-EXP_LIMIT)
-LINEAR = np.float32(20.0)
 
 
 def moe_route_cpu(
@@ -96,8 +94,7 @@ def _score(logits: Any, scores: Any, score: int) -> None:
             scores[e] = sigmoid32(max(logits[e], LIMIT))
     else:
         for e in range(scores.size):
-            x = max(logits[e], LIMIT)
-            scores[e] = np.sqrt(x if x > LINEAR else np.float32(math.log1p(exp32(x))))
+            scores[e] = np.sqrt(softplus32(max(logits[e], LIMIT)))
 
 
 @njit(inline="always")
