@@ -14,7 +14,7 @@ from benthic.kernels.linear import is_by_columns
 from benthic.kernels.precision import wide
 
 # Rows an expert, on average, up to which one call for all experts beats a library product for each.
-FEW_ROWS = 3
+FEW_ROWS = 8
 
 
 def grouped_linear(x: Tensor, weight: Tensor, group_ends: Tensor, *, impl: Impl = "auto") -> Tensor:

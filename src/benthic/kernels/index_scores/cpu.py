@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.numba_kernel import float32s, kernel
+from benthic.kernels.numba_math import ZERO
 from benthic.kernels.precision import wide
 from benthic.kernels.sparse_attention.plan import BLOCK, WINDOW_BLOCKS
 from benthic.kernels.sparse_attention.tiles import KeyTiles
@@ -47,5 +48,5 @@ def _sum_heads(
         for head in range(heads):
             weight, product = weights[row, head], products[row, head]
             for j in range(width):
-                target[j] += max(product[j], 0) * weight
+                target[j] += max(product[j], ZERO) * weight
         target += bias[row, skipped:]

@@ -94,7 +94,7 @@ def _weigh(
             for head in range(heads):
                 row = scores[tile, place, head]
                 top = _add_bias(row, row_bias, seen, np.float32(scale), sink[head], lanes)
-                _exponentiate(row, row_bias, seen, top, weights[tile, :, place * heads + head], sums, lanes)
+                _exponentiate(row, row_bias, seen, top, weights[tile], place * heads + head, sums, lanes)
                 total = np.float32(0.0)
                 for block in range(0, num_blocks, 4):
                     total += (sums[block] + sums[block + 1]) + (sums[block + 2] + sums[block + 3])
@@ -126,18 +126,21 @@ def _add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _exponentiate(row, bias, seen, top, weights, sums, lanes):  # type: ignore[no-untyped-def]
-    """Weights [B, 64] of one row and head, and their sum in each block."""
+def _exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ignore[no-untyped-def]
+    """Weights [B, query, 64] of one row and head, and their sum in each block.
+
+    Slices of one row each: only then does the compiler know their values to be adjacent.
+    """
     for block in range(seen.size):
-        target = weights[block]
+        target = weights[block, query]
         sums[block] = 0
         if not seen[block]:
             target[:] = 0
             continue
-        start = block * BLOCK
+        scores, hidden = row[block * BLOCK : (block + 1) * BLOCK], bias[block * BLOCK : (block + 1) * BLOCK]
         for j in range(BLOCK):
-            weight = exp32(row[start + j] - top)
-            target[j] = weight if bias[start + j] == 0 else np.float32(0.0)
+            weight = exp32(scores[j] - top)
+            target[j] = weight if hidden[j] == 0 else np.float32(0.0)
         sums[block] = _sum_block(target, lanes)
 
 
