@@ -29,7 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "sandbox": frozenset({"base"}),
     "tasks": frozenset({"text", "base"}),
     "llm": frozenset({"engine", "text", "models", "base"}),
-    "server": frozenset({"engine", "text", "llm", "tasks", "base"}),
+    "server": frozenset({"engine", "text", "base"}),
     "rl": frozenset({"engine", "train", "sandbox", "text", "base"}),
     "cli": frozenset(
         {"server", "llm", "tasks", "rl", "engine", "train", "sandbox", "text", "cache", "parallel", "models"}

@@ -78,3 +78,11 @@ def test_every_environment_variable_that_the_package_reads_is_in_the_table() -> 
     read = set(re.findall(r"environ(?:\.\w+\(|\[)\"(\w+)\"", source))
     assert "BENTHIC_API_KEY" in read
     assert [name for name in sorted(read) if f"`{name}`" not in table] == []
+
+
+def test_every_page_that_a_docstring_cites_is_in_docs() -> None:
+    cited = {
+        name for path in (ROOT / "src").rglob("*.py") for name in re.findall(r"\b([a-z-]+\.md)\b", path.read_text())
+    }
+    assert {"model.md", "training.md"} <= cited
+    assert [name for name in sorted(cited) if not list((ROOT / "docs").rglob(name))] == []
