@@ -88,13 +88,13 @@ def _weigh(
             row_bias[:] = bias[tile, place]
             if keep_at:
                 keep = bytes8(keep_at + (tile * per_tile + place) * entries, (entries,))
-                _hide(row_bias[WINDOW_BLOCKS * BLOCK :], keep)
+                hide(row_bias[WINDOW_BLOCKS * BLOCK :], keep)
             for block in range(num_blocks):
                 seen[block] = (row_bias[block * BLOCK : (block + 1) * BLOCK] == 0).any()
             for head in range(heads):
                 row = scores[tile, place, head]
-                top = _add_bias(row, row_bias, seen, np.float32(scale), sink[head], lanes)
-                _exponentiate(row, row_bias, seen, top, weights[tile], place * heads + head, sums, lanes)
+                top = add_bias(row, row_bias, seen, np.float32(scale), sink[head], lanes)
+                exponentiate(row, row_bias, seen, top, weights[tile], place * heads + head, sums, lanes)
                 total = np.float32(0.0)
                 for block in range(0, num_blocks, 4):
                     total += (sums[block] + sums[block + 1]) + (sums[block + 2] + sums[block + 3])
@@ -102,14 +102,14 @@ def _weigh(
 
 
 @kernel
-def _hide(bias, keep):  # type: ignore[no-untyped-def]
+def hide(bias, keep):  # type: ignore[no-untyped-def]
     for j in range(bias.size):
         if keep[j] == 0:
             bias[j] = np.float32(-np.inf)
 
 
 @kernel
-def _add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-def]
+def add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-def]
     """Scales and masks a row's scores in place; returns their maximum with the sink."""
     lanes[:] = sink
     for block in range(seen.size):
@@ -126,7 +126,7 @@ def _add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ignore[no-untyped-def]
+def exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ignore[no-untyped-def]
     """Weights [B, query, 64] of one row and head, and their sum in each block.
 
     Slices of one row each: only then does the compiler know their values to be adjacent.

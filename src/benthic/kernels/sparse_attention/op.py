@@ -65,7 +65,12 @@ def _reference(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale
 
 
 def _compiled(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None) -> Tensor:
-    result: Tensor = with_reference_gradient(_cpu(), _reference, (query, keys, sink), tiles, scale, keep)
+    is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
+    if tiles.rows_per_tile == 1 and is_plain and _chains_agree()(query.shape[2], torch.get_num_threads()):
+        attend = _single_rows()
+    else:
+        attend = _cpu()
+    result: Tensor = with_reference_gradient(attend, _reference, (query, keys, sink), tiles, scale, keep)
     return result
 
 
@@ -74,3 +79,17 @@ def _cpu() -> Callable[..., Any]:
     from benthic.kernels.sparse_attention.cpu import attend_tiles_cpu
 
     return attend_tiles_cpu
+
+
+@cache
+def _single_rows() -> Callable[..., Any]:
+    from benthic.kernels.sparse_attention.single_rows_cpu import attend_single_rows
+
+    return attend_single_rows
+
+
+@cache
+def _chains_agree() -> Callable[[int, int], bool]:
+    from benthic.kernels.sparse_attention.single_rows_cpu import chains_agree
+
+    return chains_agree
