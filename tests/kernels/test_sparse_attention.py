@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.sparse_attention import sparse_attention
+from benthic.kernels.sparse_attention import op, sparse_attention
 from benthic.kernels.sparse_attention.cases import WINDOW, Pass, inputs, kept_entries, make_pass
 from tests.kernels import laws
 
@@ -85,6 +85,16 @@ def test_a_row_alone_has_the_bits_it_has_in_a_long_run(dtype: torch.dtype, impl:
         part = make_part(whole, start, length)
         rows = given | {"query": given["query"][start : start + length], "plan": part.plan}
         assert torch.equal(sparse_attention(**rows, impl=impl), expected[start : start + length]), (start, length)
+
+
+def test_decode_by_products_has_the_bits_of_decode_by_chains(monkeypatch: pytest.MonkeyPatch) -> None:
+    where = make_pass(4, [(0, 299, 1), (1, 5, 1), (1, 150, 1)])
+    given, keep = inputs(where, dim=64, heads=8), kept_entries(where)
+    if not op.chains_agree_here(64):
+        pytest.skip("this library adds in another order, so decode takes its products anyway")
+    chains = sparse_attention(**given, keep=keep)
+    monkeypatch.setattr(op, "chains_agree_here", lambda dim: False)
+    assert torch.equal(sparse_attention(**given, keep=keep), chains)
 
 
 def make_part(whole: Pass, start: int, length: int) -> Pass:

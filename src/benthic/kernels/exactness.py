@@ -6,7 +6,6 @@ the library and the thread count, so it is found by trial at start-up. The order
 data, so random data settle it.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -21,14 +20,6 @@ CANDIDATES = (1, 2, 4, 8, 16, 32, 64)
 # Work above which the shapes of a model are sampled, in multiply-adds for one row: 24 M is a model of 24 M parameters.
 FULL_CHECK_SIZE = 24_000_000
 SAMPLED_OUT = 1024
-
-
-def request_strict_products() -> None:
-    """Asks Intel's MKL to add in one order for every number of rows, unless the user has set MKL_CBWR.
-
-    Takes effect only before MKL's first product in this process; other libraries ignore it.
-    """
-    os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 
 def establish_min_rows(shapes: Iterable[tuple[int, int]], threads: int) -> int:

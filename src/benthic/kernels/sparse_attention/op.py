@@ -66,7 +66,7 @@ def _reference(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale
 
 def _compiled(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None) -> Tensor:
     is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
-    if tiles.rows_per_tile == 1 and is_plain and _chains_agree()(query.shape[2], torch.get_num_threads()):
+    if tiles.rows_per_tile == 1 and is_plain and chains_agree_here(query.shape[2]):
         attend = _single_rows()
     else:
         attend = _cpu()
@@ -88,8 +88,8 @@ def _single_rows() -> Callable[..., Any]:
     return attend_single_rows
 
 
-@cache
-def _chains_agree() -> Callable[[int, int], bool]:
+def chains_agree_here(dim: int) -> bool:
+    """True if single rows may be attended by chains on this machine, see `single_rows_cpu`."""
     from benthic.kernels.sparse_attention.single_rows_cpu import chains_agree
 
-    return chains_agree
+    return chains_agree(dim, torch.get_num_threads())
