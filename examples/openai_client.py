@@ -29,9 +29,13 @@ def ask(thinking: bool) -> None:
     stream = client.chat.completions.create(
         model=model, messages=[QUESTION], stream=True, temperature=0, extra_body=mode
     )
+    shown = ""
     for chunk in stream:
-        delta = chunk.choices[0].delta
-        print(getattr(delta, "reasoning_content", None) or delta.content or "", end="", flush=True)
+        for field in ("reasoning_content", "content"):
+            text = getattr(chunk.choices[0].delta, field, None)
+            if text:
+                print(text if shown == field else f"\n{field}: {text}", end="", flush=True)
+                shown = field
     print()
 
 

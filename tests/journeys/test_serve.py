@@ -45,6 +45,29 @@ def client() -> Iterator[openai.OpenAI]:
         assert process.wait(30) == 0
 
 
+def run_example(*words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    script = PACKAGE.parent.parent / "examples" / words[0]
+    done = subprocess.run(
+        [sys.executable, str(script), *words[1:]], capture_output=True, text=True, env=environment, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_offline_example_is_right_and_its_scores_are_the_engines() -> None:
+    answer, equal = run_example("offline.py").splitlines()
+    assert answer.endswith("</think>632")
+    assert equal == "True"
+
+
+def test_the_client_example_sums_thinks_and_calls(client: openai.OpenAI) -> None:
+    shown = run_example("openai_client.py", str(client.base_url))
+    assert shown.count("content: 632") == 2
+    assert "reasoning_content: " in shown
+    assert "call: get_weather {'city': 'Paris'}" in shown
+
+
 @pytest.mark.parametrize("thinking", [False, True])
 def test_a_sum_streams_in_and_is_right(client: openai.OpenAI, thinking: bool) -> None:
     mode = {"thinking": {"type": "enabled" if thinking else "disabled"}}
