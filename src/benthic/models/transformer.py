@@ -43,7 +43,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config, self.min_rows, self.dtype = config, min_rows, dtype
         self.numerics = Numerics(numerics)
-        self.embed = nn.Embedding(config.vocab_size, config.hidden_size)
+        # From a tensor, because drawing initial values on the meta device would import torch's compiler: 1.7 s.
+        self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
         self.layers = nn.ModuleList(
             Block(config, index, spec, self.numerics, min_rows) for index, spec in enumerate(config.layers)
         )
