@@ -236,7 +236,10 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         ABILITIES,
         (
-            "What (can you do|are you able to do|can I ask you|are you good at|are your skills)?",
+            "What( else|) (can you do|are you able to do|can I ask you|are you good at|are your skills)?",
+            "(What|Which) (things|jobs|requests|exercises) (are you able to do|can you handle|can you help with)?",
+            "(Tell|Show) me what you (are able to do|can help with|are good at).",
+            "Are you able to do (anything|something useful|anything useful)?",
             "(What|Which) tasks (can you do|do you know|can you solve)?",
             "How can you help( me|)?",
             "(List|Tell me) (your abilities|what you can do|your skills).",
@@ -258,7 +261,13 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "I am fine, thank you. How can I help?",
-        ("How are you( today| doing|)?", "How is it going?", "How do you (feel|do)?"),
+        (
+            "How are you( today| doing| feeling| getting on|)?",
+            "How (is it|are things|is everything|is life) going( today|)?",
+            "How do you (feel|do)( today| now| right now|)?",
+            "How (is|was) your (day|morning|evening)( so far|)?",
+            "Are you (well|fine|okay|all right|feeling well)( today|)?",
+        ),
     ),
     (
         "Goodbye!",

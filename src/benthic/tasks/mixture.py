@@ -66,8 +66,22 @@ MIXTURES: dict[str, dict[str, float]] = {
         "long tools": 0.7,
         "long text": 0.7,
     },
+    "finish": {
+        "facts": 30,
+        "tools": 18,
+        "extraction": 10,
+        "refusal": 10,
+        "addition": 6,
+        "subtraction": 6,
+        "sorting": 5,
+        "reversal": 5,
+        "counting": 6,
+        "lookup": 1,
+        "text": 1,
+    },
 }
-"""Name of a stage's mixture to shares of documents; the long stage keeps short ones, lest they be forgotten."""
+"""Name of a stage's mixture to shares of documents; the long stage keeps short ones, lest they be forgotten, and the
+last one leans on what was still weakest: wordings of questions, and names that a tool call must copy."""
 
 THINKING_SHARE = {"addition": 0.3, "subtraction": 0.3}
 """Share of thinking where it is not 0.4: sums are learned early with thinking and late without."""
