@@ -115,8 +115,11 @@ def test_a_fold_that_splits_by_length_would_be_found(small_model: Transformer, m
     monkeypatch.setattr(reference, "fold_blocks", fold_halves)
     monkeypatch.setattr(op, "uses_cpu_kernel", lambda impl, x: False)
     rng = random.Random(3)
-    ids = [[rng.randrange(2, 512) for _ in range(length)] for length in (1450, 40)]
-    assert differing_rows(packed(small_model, ids), [packed(small_model, [one])[0] for one in ids]) > 0
+    ids = [[rng.randrange(2, 512) for _ in range(length)] for length in (1401, 300)]
+    last_rows_together = [[(0, 0, 1400)], [(1, 0, 299)], [(0, 1400, 1401), (1, 299, 300)]]
+    alone = [packed(small_model, [one])[0] for one in ids]
+    assert differing_rows(served(small_model, ids, last_rows_together), alone) > 0
+
 
 
 def test_products_of_bare_rows_would_be_found(small_model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
