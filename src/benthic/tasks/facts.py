@@ -239,7 +239,6 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
             "What( else|) (can you do|are you able to do|can I ask you|are you good at|are your skills)?",
             "(What|Which) (things|jobs|requests|exercises) (are you able to do|can you handle|can you help with)?",
             "(Tell|Show) me what you (are able to do|can help with|are good at).",
-            "Are you able to do (anything|something useful|anything useful)?",
             "(What|Which) tasks (can you do|do you know|can you solve)?",
             "How can you help( me|)?",
             "(List|Tell me) (your abilities|what you can do|your skills).",
