@@ -86,3 +86,9 @@ def test_every_page_that_a_docstring_cites_is_in_docs() -> None:
     }
     assert {"model.md", "training.md"} <= cited
     assert [name for name in sorted(cited) if not list((ROOT / "docs").rglob(name))] == []
+
+
+def test_every_file_that_a_command_of_the_readme_names_exists() -> None:
+    commands = re.findall(r"`(?:python|pytest|benthic train) ([\w/.-]+)", (ROOT / "README.md").read_text())
+    assert len(commands) >= 3
+    assert [name for name in commands if not (ROOT / name).exists()] == []

@@ -121,7 +121,6 @@ def test_a_fold_that_splits_by_length_would_be_found(small_model: Transformer, m
     assert differing_rows(served(small_model, ids, last_rows_together), alone) > 0
 
 
-
 def test_products_of_bare_rows_would_be_found(small_model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: products of few rows straight from the library."""
     from benthic.kernels.linear import op
