@@ -201,7 +201,7 @@ def test_a_missing_file_is_named() -> None:
 
 def test_command_line_words_become_overrides() -> None:
     words = ["--optimizer.lr", "1e-3", "--num-steps=3", "--enable-mtp", "--seed", "-1"]
-    assert parse_overrides(words) == ["optimizer.lr=1e-3", "num_steps=3", "enable_mtp=true", "seed=-1"]
+    assert parse_overrides(words) == ["optimizer.lr=1e-3", "num_steps=3", "enable_mtp", "seed=-1"]
 
 
 @pytest.mark.parametrize("words", [["stray"], ["--a", "1", "stray"], ["--"], ["-x"]])
@@ -212,3 +212,27 @@ def test_a_word_that_belongs_to_no_option_is_refused(words: list[str]) -> None:
 
 def test_values_of_a_mapping_build_without_a_file() -> None:
     assert build_config(Stage, {"length": 3}) == Stage(length=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switches:
+    on: bool = False
+    maybe: bool | None = None
+    key: str | None = None
+    size: int = 1
+    where: Path = Path(".")
+
+
+def test_a_leaf_without_a_value_turns_a_bool_on() -> None:
+    assert read_config(Switches, None, parse_overrides(["--on", "--maybe"])) == Switches(on=True, maybe=True)
+
+
+@pytest.mark.parametrize("name", ["key", "size", "where"])
+def test_a_leaf_without_a_value_is_refused_where_it_is_no_bool(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} has no value; it must be "):
+        read_config(Switches, None, parse_overrides([f"--{name}"]))
+
+
+def test_an_unknown_leaf_without_a_value_is_unknown() -> None:
+    with pytest.raises(ConfigError, match="unknown key kye; did you mean key"):
+        read_config(Switches, None, parse_overrides(["--kye"]))

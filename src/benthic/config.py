@@ -27,7 +27,7 @@ def read_config(cls: type[T], path: Path | None = None, overrides: Sequence[str]
     Args:
         cls: a dataclass; validation of its own belongs into its `__post_init__`, raising ConfigError.
         path: a TOML file whose tables mirror the nesting of `cls`.
-        overrides: "a.b=value", values as in TOML; the quotes of strings may be left out.
+        overrides: "a.b=value", values as in TOML; the quotes of strings may be left out; "a.b" sets a bool.
 
     Raises:
         ConfigError: the file cannot be read, or any key or value is wrong.
@@ -50,9 +50,9 @@ def build_config(cls: type[T], values: Mapping[str, Any], *, origin: str = "the 
 
 
 def parse_overrides(arguments: Sequence[str]) -> list[str]:
-    """Command-line words to overrides: `--a.b 3 --c=x --flag` -> ["a.b=3", "c=x", "flag=true"].
+    """Command-line words to overrides: `--a.b 3 --c=x --flag` -> ["a.b=3", "c=x", "flag"].
 
-    Dashes inside a name become underscores.
+    Dashes inside a name become underscores. A name without a value is for `read_config` to judge: it suits a bool.
 
     Raises:
         ConfigError: a word that belongs to no option.
@@ -64,9 +64,10 @@ def parse_overrides(arguments: Sequence[str]) -> list[str]:
         if not word.startswith("--") or len(word) == 2:
             raise ConfigError(f"unexpected argument {word!r}; a field is set by --name value or --name=value")
         name, has_value, value = word[2:].partition("=")
-        if not has_value:
-            value = words.pop(0) if words and not words[0].startswith("--") else "true"
-        overrides.append(f"{name.replace('-', '_')}={value}")
+        name = name.replace("-", "_")
+        if not has_value and words and not words[0].startswith("--"):
+            has_value, value = "=", words.pop(0)
+        overrides.append(f"{name}{has_value}{value}")
     return overrides
 
 
@@ -97,8 +98,6 @@ def _load(path: Path) -> dict[str, Any]:
 
 def _apply_override(cls: type, values: dict[str, Any], override: str) -> None:
     name, has_value, text = override.partition("=")
-    if not has_value:
-        raise ConfigError(f"override {override!r} has no value; write name=value, for example num_steps=100")
     *tables, leaf = name.strip().split(".")
     hint: Any = cls
     for table in tables:
@@ -109,7 +108,14 @@ def _apply_override(cls: type, values: dict[str, Any], override: str) -> None:
         if not isinstance(inner, dict):
             raise ConfigError(f"override {override!r}: {table} is a value, not a table")
         values = inner
-    values[leaf] = _parse_text(text.strip(), _hint_of(hint, leaf))
+    leaf_hint = _hint_of(hint, leaf)
+    if has_value:
+        values[leaf] = _parse_text(text.strip(), leaf_hint)
+    elif leaf_hint is Any or bool in (leaf_hint, *get_args(leaf_hint)):
+        # Any: an unknown name, which `_build` explains.
+        values[leaf] = True
+    else:
+        raise ConfigError(f"{name} has no value; it must be {_describe(leaf_hint)}")
 
 
 def _hint_of(cls: Any, name: str) -> Any:

@@ -1,6 +1,7 @@
 """Weights through files and back, in every layout, format and spelling."""
 
 import json
+import shutil
 from dataclasses import replace
 from itertools import product
 
@@ -245,6 +246,27 @@ def test_any_model_comes_back_from_any_layout(
     rounded = save_checkpoint(model, folder / "rounded", layout=layout)
     moved = convert(rounded, folder / "moved", layout="hf" if layout == "official" else "official", weights="bf16")
     assert same_state(load_model(rounded, device="cpu"), load_model(moved, device="cpu"))
+
+
+def test_converting_carries_what_a_served_model_needs(official, tmp_path):
+    folder = shutil.copytree(official, tmp_path / "from")
+    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "benthic.json", "NOTICE")
+    for name in names:
+        (folder / name).write_text(f"contents of {name}", encoding="utf-8")
+    there = convert(folder, tmp_path / "to")
+    assert {name: (there / name).read_text(encoding="utf-8") for name in names} == {
+        name: f"contents of {name}" for name in names
+    }
+
+
+def test_converting_onto_a_checkpoint_needs_overwrite(official, tmp_path):
+    there = convert(official, tmp_path / "to", weights="fp32")
+    before = (there / "model.safetensors").read_bytes()
+    with pytest.raises(CheckpointError, match="already holds a checkpoint; give a new folder, or overwrite"):
+        convert(official, there)
+    assert (there / "model.safetensors").read_bytes() == before
+    convert(official, there, overwrite=True)
+    assert (there / "model.safetensors").read_bytes() == (official / "model.safetensors").read_bytes()
 
 
 def test_converting_onto_itself_is_refused(official):

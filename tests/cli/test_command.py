@@ -71,6 +71,18 @@ MISTAKES = {
     "bad dtype": (["generate", "hello", "--dtype", "int3"], "int3"),
     "bad layout": (["convert", "a", "b", "--layout", "mine"], "mine"),
     "no recipe": (["train", "/no/such/recipe.toml"], "/no/such/recipe.toml"),
+    "leaf of a verb without leaves": (["inspect", "tiny", "--foo.bar", "3"], "no such option --foo.bar"),
+    "leaf of convert": (["convert", "a", "b", "--engine.num_threads=2"], "no such option --engine.num_threads"),
+    "leaf before the verb": (["--foo.bar", "3", "inspect"], "no such option --foo.bar"),
+    "unknown table": (["generate", "x", "--foo.bar", "3"], "no such option --foo.bar"),
+    "server leaf of chat": (["chat", "--server.port", "3"], "no such option --server.port"),
+    "unknown engine leaf": (["generate", "x", "--engine.nonsense", "3"], "unknown key engine.nonsense"),
+    "unknown engine leaf, raw": (["generate", "x", "--raw", "--engine.nonsense", "3"], "engine.nonsense"),
+    "bad engine leaf": (["eval", "--engine.num_threads", "0"], "num_threads is 0"),
+    "leaf without value": (["serve", "--server.api_key"], "server.api_key has no value; it must be a string"),
+    "leaf without value before another": (["serve", "--engine.num_threads", "--port", "1"], "engine.num_threads"),
+    "prompt that is not UTF-8": (["generate", "caf\udce9"], "the prompt is not UTF-8"),
+    "system prompt that is not UTF-8": (["chat", "--system", "caf\udce9"], "--system is not UTF-8"),
     "no task": (["eval", "--task", "juggling"], "juggling"),
 }
 
@@ -84,6 +96,28 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_code_2(name: str, capsys: pyte
     assert captured.err.count("\n") == 1
     assert reason in captured.err
     assert captured.out == ""
+
+
+def test_a_prompt_file_that_is_not_utf8_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "latin.txt"
+    path.write_bytes("caf\u00e9".encode("latin-1"))
+    assert run(["generate", "--file", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: {path} is not UTF-8 text (byte 0xe9 at position 3); convert it to UTF-8\n"
+    )
+
+
+def test_stdin_that_is_not_utf8_is_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "benthic", "generate"],
+        input=b"caf\xe9\n",
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        timeout=120,
+    )
+    assert done.returncode == 2
+    assert b"stdin is not UTF-8 text" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_leaves_keep_their_values_and_leave_the_verbs_own_words() -> None:

@@ -79,16 +79,18 @@ def test_convert_rewrites_a_checkpoint_that_inspect_then_describes(
 
 
 def test_chat_keeps_the_conversation_and_obeys_commands(checkpoint: Path) -> None:
-    lines = "hello\n/think\n/nonsense\nagain\n/new\n/quit\n"
+    lines = "hello\ncaf\udce9\n/think\n/nonsense\nagain\n/new\n/quit\n"
     done = subprocess.run(
         [sys.executable, "-m", "benthic", "chat", str(checkpoint), "--max-tokens", "4"],
         input=lines,
         capture_output=True,
-        text=True,
-        env=environment(),
+        encoding="utf-8",
+        errors="surrogateescape",
+        env={**environment(), "PYTHONUTF8": "1"},
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+    assert "error: this line is not UTF-8 text" in done.stdout
     assert "/nonsense is unknown" in done.stdout
     assert "A new conversation." in done.stdout
 

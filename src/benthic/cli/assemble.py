@@ -60,11 +60,11 @@ def open_service(
     )
 
 
-def open_local(choice: ModelChoice) -> "LocalService":
+def open_local(choice: ModelChoice, *, engine: EngineConfig | None = None) -> "LocalService":
     """A running service in this process, without HTTP."""
     from benthic.server.local import LocalService
 
-    return LocalService(open_service(choice))
+    return LocalService(open_service(choice, engine=engine))
 
 
 def _device(name: str | None) -> "torch.device | None":

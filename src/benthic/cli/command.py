@@ -19,10 +19,12 @@ from benthic.cli.inspect import inspect
 from benthic.cli.leaves import separate_leaves
 from benthic.cli.serve import serve
 from benthic.cli.train import train
-from benthic.errors import BenthicError
+from benthic.errors import BenthicError, ConfigError
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
+TAKE_LEAVES = frozenset({"serve", "chat", "generate", "train", "eval"})
+"""Verbs that read options such as --engine.max_num_seqs; the others refuse them."""
 
 app = typer.Typer(
     name="benthic",
@@ -45,6 +47,9 @@ def root(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+    if context.obj and context.invoked_subcommand not in TAKE_LEAVES:
+        verb = f"benthic {context.invoked_subcommand or ''}".strip()
+        raise ConfigError(f"no such option {context.obj[0].partition('=')[0]}; `{verb} --help` lists those there are")
 
 
 app.command()(serve)
@@ -75,9 +80,11 @@ def run(arguments: list[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        if error.filename is None:
-            raise
-        return _complain(f"{error.filename}: {error.strerror}")
+        return _complain(str(error) if error.filename is None else f"{error.filename}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        return _complain(f"the input is not UTF-8 text ({error}); convert it to UTF-8")
+    except MemoryError as error:
+        return _complain(f"memory is exhausted ({error}); use a smaller model, --engine.cache_bytes or batch")
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("", err=True)
         return INTERRUPTED

@@ -6,6 +6,7 @@ import typer
 
 from benthic.cli.assemble import ModelChoice, open_local
 from benthic.cli.options import BUNDLED, Device, Dtype, Model, Numerics
+from benthic.cli.serve_options import read_engine_options
 from benthic.errors import ConfigError
 
 MISSED = 1
@@ -13,6 +14,7 @@ MISSED = 1
 
 
 def evaluate(
+    context: typer.Context,
     model: Model = BUNDLED,
     per_cell: Annotated[int, typer.Option(min=1, help="Questions of each task and mode.")] = 32,
     task: Annotated[list[str] | None, typer.Option(help="Only tasks whose name contains this; repeatable.")] = None,
@@ -32,7 +34,9 @@ def evaluate(
     if not cells:
         raise ConfigError(f"no task is named like {task}; the names are: {'; '.join(cell.name for cell in CELLS)}")
     missed = []
-    with open_local(ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)) as local:
+    engine = read_engine_options(context.obj)
+    choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
+    with open_local(choice, engine=engine) as local:
 
         def generate(bodies: list[dict[str, object]]) -> list[Reply]:
             return [Reply.from_chat_completion(reply) for reply in local.ask(bodies, at_once=at_once)]

@@ -43,18 +43,40 @@ def read_prompts(arguments: list[str], file: Path | None) -> list[str]:
     """The prompts: the arguments, the lines of a file, or all of stdin as one.
 
     Raises:
-        ConfigError: two sources at once, or none.
+        ConfigError: two sources at once, or none, or text that is not UTF-8.
     """
     if arguments and file is not None:
         raise ConfigError(f"a prompt ({arguments[0]!r}) and --file ({file}) were given; give one of them")
     if file is not None:
-        prompts = [line for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        prompts = [line for line in _decoded(file.read_bytes(), str(file)).splitlines() if line.strip()]
     elif arguments:
         prompts = arguments
     elif sys.stdin.isatty():
         raise ConfigError("no prompt was given; pass one as an argument, by --file, or on stdin")
     else:
-        prompts = [sys.stdin.read()]
+        prompts = [_decoded(sys.stdin.buffer.read(), "stdin")]
     if not any(prompt.strip() for prompt in prompts):
         raise ConfigError("the prompt is empty; it needs at least one character")
-    return prompts
+    return [require_unicode("the prompt", prompt) for prompt in prompts]
+
+
+def require_unicode(name: str, text: str) -> str:
+    """`text`, unless a word of the command line was no UTF-8 (Python then smuggles its bytes in as surrogates).
+
+    Raises:
+        ConfigError: it was none.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"{name} is not UTF-8 text (from character {error.start} on); give it in UTF-8") from None
+    return text
+
+
+def _decoded(data: bytes, origin: str) -> str:
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{origin} is not UTF-8 text (byte {data[error.start]:#04x} at position {error.start}); convert it to UTF-8"
+        ) from None

@@ -1,13 +1,16 @@
-"""What `benthic serve` configures: the server and the engine, from options and leaves."""
+"""What the answering verbs configure: the engine, for `benthic serve` also the server, from options and leaves."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 from benthic.config import parse_overrides, read_config
 from benthic.engine.config import EngineConfig
+from benthic.errors import ConfigError
 from benthic.server.config import ServerConfig
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +21,22 @@ class ServeOptions:
     engine: EngineConfig = field(default_factory=EngineConfig)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """The configuration of a verb that answers in its own process."""
+
+    engine: EngineConfig = field(default_factory=EngineConfig)
+
+
+def read_engine_options(leaves: Sequence[str]) -> EngineConfig:
+    """The engine's configuration from leaves such as `--engine.num_threads 2`.
+
+    Raises:
+        ConfigError: a name is unknown or a value is wrong.
+    """
+    return _read(EngineOptions, [], leaves).engine
+
+
 def read_serve_options(server: Mapping[str, Any], leaves: Sequence[str]) -> ServeOptions:
     """Configurations from `server` fields that have options of their own, then leaves such as `--engine.num_threads 2`.
 
@@ -25,4 +44,16 @@ def read_serve_options(server: Mapping[str, Any], leaves: Sequence[str]) -> Serv
         ConfigError: a name is unknown or a value is wrong.
     """
     own = [f"server.{name}={json.dumps(value)}" for name, value in server.items() if value is not None]
-    return read_config(ServeOptions, None, [*own, *parse_overrides(leaves)])
+    return _read(ServeOptions, own, leaves)
+
+
+def _read(cls: type[_T], own: Sequence[str], leaves: Sequence[str]) -> _T:
+    """Unknown tables are options that do not exist; read_config explains everything below them."""
+    overrides = parse_overrides(leaves)
+    tables = {item.name for item in fields(cls)}  # type: ignore[arg-type]
+    for override in overrides:
+        name = override.partition("=")[0]
+        if name.partition(".")[0] not in tables:
+            allowed = " and ".join(f"--{table}.FIELD" for table in sorted(tables))
+            raise ConfigError(f"no such option --{name}; options with a dot are {allowed}")
+    return read_config(cls, None, [*own, *overrides])

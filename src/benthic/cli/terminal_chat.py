@@ -5,7 +5,8 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from benthic.errors import RequestError
+from benthic.cli.options import require_unicode
+from benthic.errors import BenthicError, ConfigError
 from benthic.server.errors import ApiError
 from benthic.server.local import LocalService
 
@@ -40,6 +41,8 @@ class TerminalChat:
             except (EOFError, KeyboardInterrupt):
                 self._console.print()
                 return
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"stdin is not UTF-8 text ({error.reason}); set the terminal to UTF-8") from None
             if line == "/quit":
                 return
             if line.startswith("/"):
@@ -62,11 +65,12 @@ class TerminalChat:
         self._turns.append({"role": "user", "content": question})
         said: dict[str, str] = {"reasoning_content": "", "content": ""}
         try:
+            require_unicode("this line", question)
             for chunk in self._local.stream(self._body()):
                 self._show(chunk, said)
         except KeyboardInterrupt:
             self._say("(ended)")
-        except (RequestError, ApiError) as error:
+        except (BenthicError, ApiError) as error:
             self._console.print(Text(f"error: {error}", style="red"))
             self._turns.pop()
             return

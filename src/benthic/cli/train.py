@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from benthic.models.transformer import Transformer
     from benthic.train import GeneratedSource, HeldOutAccuracy, TrainConfig
 
-_COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "benthic.json", "NOTICE")
-
 
 def train(
     context: typer.Context,
@@ -116,6 +114,7 @@ def _add_companions(folder: Path, final: Path) -> None:
     """What a served model needs beside its weights."""
     import shutil
 
-    for name in _COMPANIONS:
-        if (folder / name).is_file():
-            shutil.copyfile(folder / name, final / name)
+    from benthic.models.checkpoint.write import companion_files
+
+    for path in companion_files(folder):
+        shutil.copyfile(path, final / path.name)

@@ -34,7 +34,8 @@ from benthic.models.checkpoint.table import (
 from benthic.models.config import ModelConfig
 
 MAX_SHARD_BYTES = 5_000_000_000
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json")
+COMPANION_FILES = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "benthic.json", "NOTICE")
+"""What a served model needs or must carry beside its weights and config.json."""
 _RENAME_EXCHANGE = 2  # linux/fs.h: both names change places in one step
 _AT_FDCWD = -100
 
@@ -82,6 +83,11 @@ def write_checkpoint(
     finally:
         # What is left under that name is an unfinished checkpoint, or the replaced one.
         shutil.rmtree(fresh, ignore_errors=True)
+
+
+def companion_files(folder: Path) -> list[Path]:
+    """The files of a checkpoint folder that go wherever its weights go."""
+    return [folder / name for name in COMPANION_FILES if (folder / name).is_file()]
 
 
 def check_target(directory: Path) -> None:
