@@ -113,6 +113,35 @@ async def test_a_tool_call_arrives_whole_streamed_or_not(scripted: Any, city: st
         assert "DSML" not in merged["content"]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required", {"type": "function", "function": {"name": "get_weather"}}])
+async def test_a_call_of_a_function_that_is_not_offered_is_never_a_tool_call_to_carry_out(
+    scripted: Any, choice: Any
+) -> None:
+    markup = call_markup("Kiel", 3).replace("get_weather", "calculate")
+    if choice != "auto":  # the prompt has opened the block
+        markup = markup.partition("tool_calls>\n")[2]
+    async with scripted(markup) as up:
+        body = {"model": "tiny", "messages": ASK, "tools": [WEATHER], "tool_choice": choice, "thinking": OFF}
+        plain = (await up.json(PATH, **body))["choices"][0]
+        last = (await up.frames(PATH, **body))[-1]["choices"][0]
+        for choice_json in (plain, last):
+            assert choice_json["finish_reason"] == "stop"
+            [error] = choice_json["tool_call_errors"]
+            assert error["name"] == "calculate"
+            assert "get_weather" in error["message"]
+
+
+async def test_the_function_that_tool_choice_names_is_the_only_one_that_may_be_called(scripted: Any) -> None:
+    other = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object"}}}
+    markup = call_markup("Kiel", 3).partition("tool_calls>\n")[2]
+    async with scripted(markup) as up:
+        body = {"model": "tiny", "messages": ASK, "tools": [WEATHER, other], "thinking": OFF}
+        for named, reason in (("get_weather", "tool_calls"), ("get_time", "stop")):
+            choice = {"type": "function", "function": {"name": named}}
+            answer = await up.json(PATH, **body, tool_choice=choice)
+            assert answer["choices"][0]["finish_reason"] == reason
+
+
 async def test_a_call_cut_off_by_max_tokens_is_never_a_complete_one(scripted: Any, tokenizer: Tokenizer) -> None:
     markup = call_markup("Kiel", 3)
     async with scripted(markup) as up:
@@ -216,6 +245,8 @@ async def test_user_text_never_becomes_control_tokens(scripted: Any, tokenizer: 
         assert plain == hostile
 
 
+TEXT_PART = {"type": "text", "text": "What is this?"}
+IMAGE_PART = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
 BAD_FIELDS: list[tuple[dict[str, Any], int, str | None]] = [
     ({"messages": None}, 400, "messages"),
     ({"messages": []}, 400, "messages"),
@@ -243,8 +274,21 @@ BAD_FIELDS: list[tuple[dict[str, Any], int, str | None]] = [
     ({"reasoning_effort": "heroic"}, 400, "reasoning_effort"),
     ({"logit_bias": {"1": 5}}, 400, "logit_bias"),
     ({"presence_penalty": 1}, 400, "presence_penalty"),
-    ({"response_format": {"type": "regex", "regex": "[0-9]+"}}, 400, "response_format"),
-    ({"response_format": {"type": "poem"}}, 400, None),
+    ({"response_format": {"type": "regex", "regex": "[0-9]+"}}, 400, "response_format.type"),
+    ({"response_format": {"type": "poem"}}, 400, "response_format.type"),
+    ({"response_format": "json"}, 400, "response_format"),
+    ({"tools": 1}, 400, "tools"),
+    ({"tools": [1]}, 400, "tools[0]"),
+    ({"tools": [{}]}, 400, "tools[0].type"),
+    ({"tools": [WEATHER], "tool_choice": 5}, 400, "tool_choice"),
+    ({"tool_choice": "required"}, 400, "tool_choice"),
+    ({"tools": [], "tool_choice": {"type": "function", "function": {"name": "get_weather"}}}, 400, "tool_choice"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, 400, "tool_choice"),
+    ({"parallel_tool_calls": "x"}, 400, "parallel_tool_calls"),
+    ({"top_logprobs": 3}, 400, "top_logprobs"),
+    ({"repetition_penalty": True}, 400, "repetition_penalty"),
+    ({"messages": [{"role": "user", "content": ["hi"]}]}, 400, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [TEXT_PART, IMAGE_PART]}]}, 400, "messages[0].content[1]"),
     ({"messages": [{"role": "user", "content": "x " * 3000}]}, 400, "messages"),
 ]
 

@@ -8,6 +8,7 @@ from starlette.requests import Request
 
 from benthic.errors import RequestError
 from benthic.server.errors import ApiError
+from benthic.text.fields import describe_json_error
 
 MAX_DEPTH = 100
 _LONG_BYTES = 1 << 16
@@ -40,7 +41,7 @@ def parse_object(raw: bytes) -> dict[str, Any]:
             f"the body is not JSON: {error.msg} at line {error.lineno} column {error.colno}; send one JSON object"
         ) from None
     except ValueError as error:
-        raise RequestError(f"the body holds a number that cannot be read: {error}") from None
+        raise RequestError(f"the body holds a number that cannot be read: {describe_json_error(error)}") from None
     if not isinstance(body, dict):
         raise RequestError(f"the body is a JSON {_kind(body)}; it must be an object")
     _inspect(body)

@@ -16,7 +16,6 @@ from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.server.body import read_object
 from benthic.server.errors import ApiError
-from benthic.server.fields import refuse
 from benthic.server.service import Service, new_id
 from benthic.server.streams import KEEP_ALIVE, EventStream, unless_disconnected
 from benthic.server.text_choice import check_finished
@@ -49,9 +48,6 @@ async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, A
         ApiError: the server is full or shutting down.
     """
     prompt = await asyncio.to_thread(service.prompts.encode, protocol, body)
-    if prompt.constraint is not None and prompt.constraint.kind == "regex":
-        # A schema is at least asked for in the prompt; an expression would be ignored without a word.
-        refuse("response_format", body.get("response_format"), "text, json_object or json_schema")
     service.metrics.unknown_fields.inc(len(prompt.ignored))
     return Answer(service, prompt)
 

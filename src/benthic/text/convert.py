@@ -1,15 +1,13 @@
 """The one door to deepseek-recipe's conversion: a split request becomes a rendered prompt."""
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import deepseek_recipe as recipe
 
-from benthic.errors import RequestError
 from benthic.text.conversation import Rendered, rebuild, render
 from benthic.text.protocol_fields import Protocol
+from benthic.text.refusal import message_of, to_refusal
 from benthic.text.settings import Dialect, PromptSettings
 from benthic.text.split import MAX_UNSIGNED, Split, split
 
@@ -36,7 +34,7 @@ def convert(protocol: Protocol, parts: Split, dialect: Dialect) -> Converted:
     """Let the recipe judge and convert a body, and render its prompt in the dialect.
 
     Raises:
-        RequestError: what the recipe refuses, in its words; `param` where they name a field.
+        RequestError: what the recipe refuses; `param` where it names a field.
     """
     options = recipe.ConversionOptions(
         default_thinking_mode=parts.extras.mode.thinking,
@@ -50,9 +48,9 @@ def convert(protocol: Protocol, parts: Split, dialect: Dialect) -> Converted:
             echo, namespace_tools = request.echo(), request.namespace_tool_map(options)
         converted = request.convert(options)
     except recipe.ConversionError as error:
-        raise _refusal(error.body) from error
+        raise to_refusal(protocol, parts.body, message_of(error.body)) from error
     except (ValueError, OverflowError, TypeError) as error:
-        raise RequestError(str(error), param=_param(str(error))) from error
+        raise to_refusal(protocol, parts.body, str(error)) from error
     conversation = rebuild(
         converted.conversation,
         dialect,
@@ -92,14 +90,3 @@ def render_conversation(
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": response_schema}}
     settings = settings or PromptSettings()
     return convert("chat", split("chat", body), settings.prompt_dialect).rendered
-
-
-def _refusal(body: str) -> RequestError:
-    text = str(json.loads(body)["error"]["message"])
-    return RequestError(text, param=_param(text))
-
-
-def _param(message: str) -> str | None:
-    """The field a message of the recipe speaks of: 'tools[0].function.name', `messages`, or Invalid NAME value."""
-    found = re.search(r"Invalid '([\w\[\].]+)'|field `(\w+)`|Invalid (\w+) ", message)
-    return next((group for group in found.groups() if group), None) if found else None

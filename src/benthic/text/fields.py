@@ -109,10 +109,17 @@ def parse_object(raw: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     except RecursionError:
         raise RequestError("the body is nested too deep; a request needs a few levels") from None
     except ValueError as error:
-        raise RequestError(f"the body is not JSON: {error}; it must be a JSON object") from error
+        raise RequestError(f"the body is not JSON: {describe_json_error(error)}; it must be a JSON object") from error
     if not isinstance(value, dict):
         raise RequestError(f"the body is {_shown(value)}; it must be a JSON object")
     return value
+
+
+def describe_json_error(error: Exception) -> str:
+    """Why JSON could not be read. Python's own words for an endless integer advise on its interpreter."""
+    if isinstance(error, ValueError) and "set_int_max_str_digits" in str(error):
+        return "an integer has thousands of digits; integers have at most 64 bits"
+    return str(error)
 
 
 def _refuse_constant(name: str) -> NoReturn:

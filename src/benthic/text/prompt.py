@@ -20,7 +20,7 @@ import deepseek_recipe as recipe
 
 from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.text.conversation import Rendered
-from benthic.text.convert import RECIPE_MODEL, convert
+from benthic.text.convert import RECIPE_MODEL, Converted, convert
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD, Protocol
 from benthic.text.settings import PromptSettings
 from benthic.text.split import Extras, Split, split
@@ -74,6 +74,8 @@ class Prompt:
     """Unknown fields of the body, for a metric."""
     request: recipe.ConversationRequest
     parsing: recipe.ParsingOptions
+    tool_names: frozenset[str] = frozenset()
+    """Functions that the reply may call: those offered, or the one that tool_choice names."""
     echo: recipe.ResponsesEcho | None = None
     namespace_tools: dict[str, tuple[str, str]] | None = None
 
@@ -133,6 +135,7 @@ class PromptEncoder:
             ignored=parts.ignored,
             request=converted.request,
             parsing=_parsing(converted.request, parts.extras),
+            tool_names=_tool_names(converted),
             echo=converted.echo,
             namespace_tools=converted.namespace_tools,
         )
@@ -167,8 +170,8 @@ class PromptEncoder:
         self._tokenizer.check_ids(extras.stop_token_ids, param="stop_token_ids")
         return Sampling(
             max_tokens=max_tokens,
-            temperature=_first(extras.temperature, self.settings.default_temperature, official.temperature),
-            top_p=_first(extras.top_p, self.settings.default_top_p, official.top_p),
+            temperature=_first(extras.temperature, self.settings.default_temperature, _exact(official.temperature)),
+            top_p=_first(extras.top_p, self.settings.default_top_p, _exact(official.top_p)),
             top_k=extras.top_k,
             min_p=extras.min_p,
             seed=extras.seed,
@@ -207,6 +210,12 @@ def _constraint(request: recipe.ConversationRequest) -> Constraint | None:
     return Constraint(constraint.kind, constraint.schema) if constraint is not None else None
 
 
+def _tool_names(converted: Converted) -> frozenset[str]:
+    """As replies spell them: a function in a namespace has its bare name there."""
+    offered = {tool.name for tool in converted.request.conversation.tools or ()}
+    return frozenset(offered | {name for _, name in (converted.namespace_tools or {}).values()})
+
+
 def _parsing(request: recipe.ConversationRequest, extras: Extras) -> recipe.ParsingOptions:
     parsing = request.parsing_options
     if extras.must_call_tool:
@@ -217,5 +226,9 @@ def _parsing(request: recipe.ConversationRequest, extras: Extras) -> recipe.Pars
 
 
 def _first(*values: float | None) -> float:
-    """The first that is set, free of the noise of the recipe's single precision (0.95 is 0.949999988 there)."""
-    return round(next(value for value in values if value is not None), 7)
+    return next(value for value in values if value is not None)
+
+
+def _exact(value: float | None) -> float | None:
+    """A value of the recipe free of the noise of its single precision (0.95 is 0.949999988 there)."""
+    return None if value is None else round(value, 7)

@@ -9,7 +9,8 @@ does not do (each found by trying it):
 - It raises on a push after a stop string: we look at `finished` after every id, which is why ids go in one by one.
 - It swallows what follows the tool calls until the end of time: we finish the reply where their block closes.
 - It turns log-probabilities of -inf into null, and shows more alternatives than asked for: we clamp and cut.
-- It passes broken tool arguments on without a word: we read them at the end (`tool_call_errors`).
+- It passes broken tool arguments and calls of unknown functions on without a word: we look at them at the end
+  (`tool_call_errors`).
 """
 
 import codecs
@@ -21,6 +22,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 import deepseek_recipe as recipe
 
+from benthic.text.fields import describe_json_error
 from benthic.text.prompt import Prompt
 from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
 from benthic.text.wire import Payload, ToolCallWatch, correct_finish, is_last, says_nothing
@@ -47,7 +49,7 @@ _RESPONSES = {
 
 
 class ToolCallError(NamedTuple):
-    """A tool call whose arguments are no JSON object: cut off, or broken by the model."""
+    """A tool call that no client could carry out: arguments that are no JSON object, or a function not offered."""
 
     name: str
     arguments: str
@@ -87,8 +89,11 @@ class ReplyParser:
 
     @property
     def tool_call_errors(self) -> tuple[ToolCallError, ...]:
-        """Calls so far whose arguments are no JSON object; final once the reply is finished."""
-        problems = ((name, arguments, _problem(arguments)) for name, arguments in self._calls.calls)
+        """Calls so far of functions that are not offered or with arguments that are no JSON object; final once the
+        reply is finished."""
+        problems = (
+            (name, arguments, self._name_problem(name) or _problem(arguments)) for name, arguments in self._calls.calls
+        )
         return tuple(ToolCallError(name, arguments, problem) for name, arguments, problem in problems if problem)
 
     def start(self, cached_len: int = 0) -> list[Payload]:
@@ -127,6 +132,12 @@ class ReplyParser:
         if not self._is_closed:
             self._processor.close()
         self._is_closed = self.is_finished = True
+
+    def _name_problem(self, name: str) -> str | None:
+        offered = self._prompt.tool_names
+        if name in offered:
+            return None
+        return f"{name!r} is no function that this request lets the model call: {', '.join(sorted(offered))}"
 
     def _push_one(self, token_id: int, logprob: TokenLogprob | None) -> list[Payload]:
         self.num_tokens += 1
@@ -240,7 +251,7 @@ def _problem(arguments: str) -> str | None:
     try:
         value = json.loads(arguments or "{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return f"not JSON: {error}"
+        return f"not JSON: {describe_json_error(error)}"
     return None if isinstance(value, dict) else f"{type(value).__name__} in place of an object"
 
 

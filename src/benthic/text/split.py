@@ -32,8 +32,9 @@ from benthic.text.fields import (
     refuse,
 )
 from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol
+from benthic.text.shapes import check_list_of_tools, check_shapes
 from benthic.text.thinking import Mode, take_mode, write_mode
-from benthic.text.tool_choice import is_forced, rewrite_tool_choice
+from benthic.text.tool_choice import check_tool_choice, is_forced, rewrite_tool_choice
 from benthic.text.turns import rewrite_turns
 
 MAX_UNSIGNED = 2**31 - 1
@@ -91,6 +92,8 @@ def split(
     mode = take_mode(body, protocol, default_thinking)
     ignored = _take_unknown(protocol, body, is_strict)
     rewrite_turns(protocol, body)
+    check_list_of_tools(body.get("tools"))
+    check_tool_choice(protocol, body)
     mode = _reconcile(protocol, body, mode)
     extras = _take_extras(protocol, body, mode)
     write_mode(body, protocol, extras.mode)
@@ -100,9 +103,14 @@ def split(
 def _refuse_unsupported(body: dict[str, Any]) -> None:
     for name, neutral in NEUTRAL_VALUES.items():
         value = body.pop(name, None)
-        if value is not None and not any(value == allowed for allowed in neutral):
+        if value is not None and not any(_is_same(value, allowed) for allowed in neutral):
             allowed = " or ".join(["absent", *map(json.dumps, neutral)])
             refuse(name, value, f"{allowed}: it is not supported, and ignoring it would change the reply")
+
+
+def _is_same(value: Any, allowed: Any) -> bool:
+    """Equal, but true is not 1 and false not 0, as Python has it."""
+    return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)
 
 
 def _take_unknown(protocol: Protocol, body: dict[str, Any], is_strict: bool) -> tuple[str, ...]:
@@ -151,6 +159,8 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Extras
     for name in ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"):
         body.pop(name, None)
     _normalise(body)
+    if protocol == "chat":
+        check_shapes(body)
     return extras
 
 

@@ -16,7 +16,8 @@ engine has stopped (a stop string, the end of the tool calls), cancel the sequen
 `finish` then says nothing. EOS may be among the ids: it is counted and not shown.
 
 `read_reply` reads a complete list of ids (evaluation, RL). Laws, each tested: a stream says what the plain reply says,
-for every way of cutting the ids; no character is cut; arguments that are no JSON object never end in "tool_calls".
+for every way of cutting the ids; no character is cut; a call of a function that is not offered, or with arguments that
+are no JSON object, never ends in "tool_calls".
 
 Policies and limits of the format: a reply that never closes its thinking is all reasoning; a tool call ends the
 thinking that it stands in; stop strings sleep while the model thinks and inside tool calls; the end of the tool calls
@@ -66,7 +67,7 @@ class ReplyStream:
         return self._parsers[sample].is_finished
 
     def tool_call_errors(self, sample: int) -> tuple[ToolCallError, ...]:
-        """Tool calls whose arguments are no JSON object."""
+        """Tool calls of functions that are not offered, or whose arguments are no JSON object."""
         return self._parsers[sample].tool_call_errors
 
     def end(self) -> list[Event]:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from benthic.errors import RequestError
+from benthic.text.content import check_chat_parts, check_text_only
 from benthic.text.fields import refuse
 from benthic.text.protocol_fields import Protocol
 
@@ -40,6 +41,13 @@ def _chat_turn(turn: dict[str, Any], path: str) -> dict[str, Any]:
         refuse(f"{path}.content", None, "a string or a list of parts")
     if content is not None and not isinstance(content, str | list):
         refuse(f"{path}.content", content, "a string or a list of parts")
+    if isinstance(content, list):
+        check_chat_parts(content, f"{path}.content")
+    for name in ("reasoning_content", "name", "tool_call_id"):
+        if turn.get(name) is not None and not isinstance(turn[name], str):
+            refuse(f"{path}.{name}", turn[name], "a string")
+    if role == "tool" and turn.get("tool_call_id") is None:
+        refuse(f"{path}.tool_call_id", None, "the id of the tool call that this answers")
     turn = dict(turn)
     if role == "developer":
         turn["role"] = "system"
@@ -49,8 +57,8 @@ def _chat_turn(turn: dict[str, Any], path: str) -> dict[str, Any]:
 
 
 def _tool_calls(calls: Any, path: str) -> list[Any]:
-    if not isinstance(calls, list):
-        refuse(path, calls, "a list of tool calls")
+    if not isinstance(calls, list) or not calls:
+        refuse(path, calls, "a list of at least one tool call, or absent")
     return [_tool_call(call, f"{path}[{position}]") for position, call in enumerate(calls)]
 
 
@@ -58,6 +66,10 @@ def _tool_call(call: Any, path: str) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict):
         refuse(f"{path}.function", function, "an object with name and arguments")
+    if call.get("type", "function") != "function":
+        refuse(f"{path}.type", call["type"], '"function"')
+    if not isinstance(call.get("id"), str):
+        refuse(f"{path}.id", call.get("id"), "a string")
     arguments = function.get("arguments")
     if isinstance(arguments, dict):
         arguments = json.dumps(arguments, ensure_ascii=False)
@@ -73,6 +85,7 @@ def _responses_item(item: dict[str, Any], path: str) -> dict[str, Any]:
         raise RequestError(
             f"{path} is an item_reference; replies are not stored, so send the item itself", param=f"{path}.type"
         )
+    check_text_only(item, path)
     return {**item, "role": "system"} if item.get("role") == "developer" else item
 
 
@@ -80,4 +93,5 @@ def _messages_turn(turn: dict[str, Any], path: str) -> dict[str, Any]:
     role = turn.get("role")
     if role not in ("user", "assistant", "system"):
         refuse(f"{path}.role", role, "one of user, assistant, system")
+    check_text_only(turn, path)
     return turn
