@@ -102,7 +102,7 @@ class LLM:
                 raise ConfigError("device, dtype and numerics are those of the loaded model; leave them out beside it")
             self._model = model
         else:
-            self._model = load_model(model, device=device, dtype=_torch_dtype(dtype), numerics=numerics)
+            self._model = load_model(model, device=device, dtype=dtype, numerics=numerics)
             tokenizer = tokenizer or Tokenizer(resolve(model))
         if tokenizer is not None:
             tokenizer.check_model(self._model.config.vocab_size, self._model.config.eos_token_id)
@@ -230,13 +230,13 @@ class LLM:
         self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
     ) -> list["_Task"]:
         given = prompts.tolist() if hasattr(prompts, "tolist") else prompts
+        if not isinstance(given, Sequence):
+            raise RequestError(
+                f"prompts is {_shown(prompts)}; it must be a text, a list of token ids, or a list of these",
+                param="prompts",
+            )
         texts = [given] if _is_one_prompt(given) else list(given)
-        if params is None or isinstance(params, SamplingParams):
-            each = [params or SamplingParams()] * len(texts)
-        else:
-            each = list(params)
-        if len(each) != len(texts):
-            raise RequestError(f"there are {len(each)} params for {len(texts)} prompts; give one, or one a prompt")
+        each = _params_of_each(params, len(texts))
         return [self._task(i, prompt, p) for i, (prompt, p) in enumerate(zip(texts, each, strict=True))]
 
     def _task(self, place: int, prompt: Any, params: SamplingParams) -> "_Task":
@@ -360,15 +360,36 @@ def _is_one_prompt(prompts: Any) -> bool:
     return isinstance(prompts, str) or (len(prompts) > 0 and all(isinstance(item, Integral) for item in prompts))
 
 
+def _params_of_each(params: Any, count: int) -> list[SamplingParams]:
+    """Parameters for `count` prompts, from what a caller gave for all or for each."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if not isinstance(params, Sequence) or isinstance(params, str | bytes):
+        raise RequestError(
+            f"params is {_shown(params)}; it must be a SamplingParams, or a list with one for each prompt",
+            param="params",
+        )
+    if len(params) != count:
+        raise RequestError(f"there are {len(params)} params for {count} prompts; give one, or one a prompt")
+    return list(params)
+
+
 def _token_ids(ids: Any, name: str) -> list[int]:
     """Plain integers from a list, tuple, tensor or array of integers."""
     values = ids.tolist() if hasattr(ids, "tolist") else ids
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        raise RequestError(f"{name} is a {type(ids).__name__}; it must be a list of token ids or text", param=name)
+        allowed = "a list of token ids" + (", as tokenizer.encode(text) gives" if name == "ids" else " or text")
+        raise RequestError(f"{name} is {_shown(ids)}; it must be {allowed}", param=name)
     wrong = next((v for v in values if type(v) is bool or not isinstance(v, Integral)), None)
     if wrong is not None:
         raise RequestError(f"{name} holds {wrong!r}; token ids are integers", param=name)
     return [int(v) for v in values]
+
+
+def _shown(value: Any) -> str:
+    """A wrong argument in a message, short whatever it is."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
 def _checked_ids(engine: Engine, ids: Sequence[int]) -> list[int]:
@@ -380,12 +401,3 @@ def _checked_ids(engine: Engine, ids: Sequence[int]) -> list[int]:
         raise PromptTooLong(f"ids holds {len(values)} tokens; the context has {engine.max_model_len}", param="ids")
     engine.check_ids(values, "ids")
     return values
-
-
-def _torch_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    if not isinstance(dtype, str):
-        return dtype
-    named = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    if dtype not in named:
-        raise ConfigError(f"dtype is {dtype!r}; it must be one of {', '.join(named)}")
-    return named[dtype]

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benthic.errors import CheckpointError, ConfigError
-from benthic.models.checkpoint import convert, load_model, save_checkpoint
+from benthic.models.checkpoint import convert, inspect, load_model, save_checkpoint
 from tests.checkpoint.sizes import SMALL, random_model, read_all, same_state, write_all
 
 
@@ -313,3 +313,29 @@ def test_kill_during_save_leaves_a_whole_checkpoint(tmp_path):
     process.stdout.close()
     found = load_model(folder, device="cpu")
     assert any(same_state(found, model) for model in models)
+
+
+@pytest.mark.parametrize("fault", ["missing", "misshapen", "unexpected"])
+def test_inspecting_refuses_what_loading_refuses_in_the_same_words(fault, tmp_path):
+    folder = save_checkpoint(random_model(), tmp_path / "x", weights="fp32")
+    tensors = read_all(folder)
+    if fault == "missing":
+        del tensors["norm.weight"]
+    elif fault == "misshapen":
+        tensors["norm.weight"] = tensors["norm.weight"][:3].clone()
+    else:
+        tensors["layers.7.attn.attn_sink"] = torch.zeros(4)
+    write_all(tensors, folder)
+    with pytest.raises(CheckpointError, match=f"{fault} 1: ") as loading:
+        load_model(folder, device="cpu")
+    with pytest.raises(CheckpointError) as inspecting:
+        inspect(folder)
+    assert str(inspecting.value) == str(loading.value)
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json"])
+def test_files_that_are_only_carried_along_are_never_read(name, tmp_path):
+    folder = save_checkpoint(random_model(), tmp_path / "x")
+    (folder / name).write_text("{ no JSON", encoding="utf-8")
+    load_model(folder, device="cpu")
+    assert (convert(folder, tmp_path / "y") / name).read_text(encoding="utf-8") == "{ no JSON"

@@ -166,7 +166,7 @@ def test_the_end_token_is_counted_and_not_shown(llm: LLM) -> None:
         ([[5], [4096]], r"prompts\[1\]: prompt holds 4096; token ids are integers from 0 to 4095"),
         ([[5, "a"]], r"prompts\[0\] holds 'a'; token ids are integers"),
         ([[5, True]], r"prompts\[0\] holds True"),
-        ([3.5], r"prompts\[0\] is a float; it must be a list of token ids or text"),
+        ([3.5], r"prompts\[0\] is 3.5; it must be a list of token ids or text"),
     ],
 )
 def test_a_bad_prompt_is_named_and_the_next_call_works(llm: LLM, prompts: list[object], message: str) -> None:
@@ -268,3 +268,57 @@ def test_wrong_settings_are_refused_by_name(tmp_path: Path) -> None:
         LLM("tiny", dtype="half")
     with pytest.raises(CheckpointError, match="there is no folder"):
         LLM(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("model", [None, 5, "", b"tiny"], ids=repr)
+def test_what_is_no_model_is_refused(model: object) -> None:
+    with pytest.raises(ConfigError, match=r"model is .*; it must be the folder of a checkpoint or a bundled model"):
+        LLM(model)  # type: ignore[arg-type]
+
+
+def test_a_name_that_is_nearly_known_gets_the_known_one() -> None:
+    with pytest.raises(CheckpointError, match="did you mean 'tiny'"):
+        LLM("tinny")
+    with pytest.raises(CheckpointError, match="known by its sizes only; give the folder that holds its files"):
+        LLM("deepseek-ai/DeepSeek-V4-Flash")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "allowed"),
+    [
+        ("device", "foo", "it must be cpu, cuda or cuda:N"),
+        ("device", "meta", "it must be cpu, cuda or cuda:N"),
+        ("device", torch.device("meta"), "it must be cpu, cuda or cuda:N"),
+        ("device", 1.5, "it must be cpu, cuda or cuda:N"),
+        ("device", "cuda:99", "this machine has"),
+        ("dtype", torch.float64, "it must be one of float32, bfloat16"),
+        ("dtype", "float16", "it must be one of float32, bfloat16"),
+        ("dtype", 5, "it must be one of float32, bfloat16"),
+        ("numerics", "exact", "must be 'plain' or 'quantized'"),
+    ],
+)
+def test_a_wrong_place_or_number_format_is_refused_with_what_is_allowed(
+    setting: str, value: object, allowed: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LLM("tiny", **{setting: value})  # type: ignore[arg-type]
+    assert setting in str(caught.value)
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, {"a": 1}, {"hi"}, [None], [5.0], [b"hi"], [["hi"]]], ids=repr)
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: object) -> None:
+    with pytest.raises(RequestError, match=r"prompts(\[0\])? (is|holds) .*; (it must be|token ids are)"):
+        llm.generate(prompts, GREEDY)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, 5, "greedy"], ids=repr)
+def test_what_are_no_params_is_refused(llm: LLM, params: object) -> None:
+    with pytest.raises(RequestError, match="params is .*; it must be a SamplingParams"):
+        llm.generate(["hi"], params)  # type: ignore[arg-type]
+
+
+def test_logits_and_score_take_ids_and_say_so(llm: LLM) -> None:
+    for function in (llm.logits, llm.score):
+        with pytest.raises(RequestError, match=r"ids is 'hi'; it must be a list of token ids, as tokenizer\.encode"):
+            function("hi")  # type: ignore[arg-type]

@@ -10,8 +10,6 @@ from benthic.errors import ConfigError
 from benthic.server.config import ServerConfig
 
 if TYPE_CHECKING:
-    import torch
-
     from benthic.models.numerics import Policy
     from benthic.server.local import LocalService
     from benthic.server.service import Service
@@ -42,10 +40,11 @@ def open_service(
     from benthic.engine.engine import Engine
     from benthic.engine.scoring import prompt_logprobs
     from benthic.models.checkpoint.load import load_model, resolve
+    from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
     from benthic.server.build import build_service, warm_up
 
     config = engine or EngineConfig()
-    place, dtype, policy = _device(choice.device), _dtype(choice.dtype), _policy(choice.numerics)
+    place, dtype, policy = chosen_device(choice.device), chosen_dtype(choice.dtype), _policy(choice.numerics)
     prepare_products(config.num_threads)
     folder = resolve(choice.model)
     model = load_model(folder, device=place, dtype=dtype, numerics=policy).freeze()
@@ -65,28 +64,6 @@ def open_local(choice: ModelChoice, *, engine: EngineConfig | None = None) -> "L
     from benthic.server.local import LocalService
 
     return LocalService(open_service(choice, engine=engine))
-
-
-def _device(name: str | None) -> "torch.device | None":
-    import torch
-
-    if name is None:
-        return None
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {name!r}; it must be cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device is {name!r}; this machine has {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-def _dtype(name: str | None) -> "torch.dtype | None":
-    import torch
-
-    return _chosen("dtype", name, {"float32": torch.float32, "bfloat16": torch.bfloat16})
 
 
 def _policy(name: str | None) -> "Policy | None":

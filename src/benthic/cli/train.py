@@ -8,8 +8,6 @@ import typer
 from benthic.errors import ConfigError
 
 if TYPE_CHECKING:
-    import torch
-
     from benthic.models.transformer import Transformer
     from benthic.train import GeneratedSource, HeldOutAccuracy, TrainConfig
 
@@ -60,9 +58,10 @@ def _initial_model(config: "TrainConfig", folder: Path) -> "Transformer":
     import torch
 
     from benthic.models.checkpoint import dummy_model, load_model
+    from benthic.models.checkpoint.placement import chosen_device
     from benthic.models.config import ModelConfig
 
-    device = _device(config.device)
+    device = None if config.device == "auto" else chosen_device(config.device)
     dtype = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}[config.dtype]
     if config.init_from:
         return load_model(
@@ -76,15 +75,6 @@ def _initial_model(config: "TrainConfig", folder: Path) -> "Transformer":
         numerics=config.numerics,
         weight_dtype=torch.float32,
     )
-
-
-def _device(name: str) -> "torch.device | None":
-    import torch
-
-    try:
-        return None if name == "auto" else torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device is {name!r}; it must be auto, cpu, cuda or cuda:N") from None
 
 
 def _sources(config: "TrainConfig", folder: Path, data: Path, *, num_mtp: int) -> "dict[str, GeneratedSource]":

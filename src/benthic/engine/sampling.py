@@ -1,6 +1,7 @@
 """How the next token is chosen: plain data, checked when made. No torch here, so that a command line can build one."""
 
 import math
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from benthic.errors import RequestError
 
 MAX_LOGPROBS = 64
 MAX_CHOICES = 128
+MAX_INT32 = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +40,9 @@ class SamplingParams:
     logprobs: int | None = None
     """None: no log-probabilities; k: those of the chosen tokens and of the k most likely at each position."""
     stop: tuple[str, ...] = ()
-    """The text ends before the first of these (a single string may be given)."""
+    """The text ends before the first of these (a single string may be given; None: none)."""
     stop_token_ids: tuple[int, ...] = ()
-    """Generation ends with the first of these."""
+    """Generation ends with the first of these (None: none)."""
     ignore_eos: bool = False
     """Goes on after the end token."""
     min_tokens: int = 0
@@ -48,13 +50,15 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         given: object = self.stop
-        object.__setattr__(self, "stop", (given,) if isinstance(given, str) else tuple(self.stop))
-        object.__setattr__(self, "stop_token_ids", tuple(self.stop_token_ids))
+        stop = (given,) if isinstance(given, str) else _as_tuple("stop", given, "a string or a list of strings")
+        object.__setattr__(self, "stop", stop)
+        ids = _as_tuple("stop_token_ids", self.stop_token_ids, "a list of token ids")
+        object.__setattr__(self, "stop_token_ids", ids)
         if self.max_tokens is not None:
             _require_int("max_tokens", self.max_tokens, 1)
         _require_number("temperature", self.temperature, 0.0, math.inf)
         _require_number("top_p", self.top_p, 0.0, 1.0, open_low=True)
-        _require_int("top_k", self.top_k, 0)
+        _require_int("top_k", self.top_k, 0, MAX_INT32)
         _require_number("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
             _require_int("seed", self.seed, -(2**63), 2**63 - 1)
@@ -69,7 +73,7 @@ class SamplingParams:
             if not isinstance(text, str) or not text:
                 raise RequestError(f"stop holds {text!r}; each stop must be a non-empty string", param="stop")
         for token in self.stop_token_ids:
-            _require_int("stop_token_ids", token, 0)
+            _require_int("stop_token_ids", token, 0, MAX_INT32)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) must be <= max_tokens ({self.max_tokens})", param="min_tokens"
@@ -84,15 +88,30 @@ def choice_params(params: SamplingParams, index: int) -> SamplingParams:
     return replace(params, seed=seed, n=1, stop=())
 
 
+def _as_tuple(name: str, value: object, allowed: str) -> tuple[Any, ...]:
+    if value is None:
+        return ()
+    if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes):
+        raise RequestError(f"{name} is {value!r}; it must be {allowed}", param=name)
+    return tuple(value)
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond float64
+        return False
+
+
 def _require_int(name: str, value: Any, low: int, high: int | None = None) -> None:
-    if isinstance(value, int) and value >= low and (high is None or value <= high):
+    if isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high):
         return
     allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
     raise RequestError(f"{name} is {value!r}; it must be {allowed}", param=name)
 
 
 def _require_number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
-    is_number = isinstance(value, int | float) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and _is_finite(value)
     if is_number and low <= value <= high and not (open_low and value == low):
         return
     bound = f"> {low:g}" if open_low else f">= {low:g}"

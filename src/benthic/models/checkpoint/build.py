@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from benthic.kernels.exactness import establish_min_rows
+from benthic.models.checkpoint.placement import chosen_device
 from benthic.models.checkpoint.source import piece_of
 from benthic.models.checkpoint.table import pieces
 from benthic.models.config import ModelConfig
@@ -30,8 +31,11 @@ def empty_model(
         weight_dtype: of matrices; None takes float32 on CPU (holding the values of any file exactly) and `dtype` on
             CUDA. Vectors and mHC parameters are float32 always.
         min_rows: rows of a product that make it exact; None finds out on CPU, where it depends on the machine.
+
+    Raises:
+        ConfigError: the device or the numerics do not exist.
     """
-    place = torch.device(device if device is not None else "cuda" if torch.cuda.is_available() else "cpu")
+    place = chosen_device(device)
     if dtype is None:
         dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
     if weight_dtype is None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from benthic.errors import CheckpointError
 from benthic.models.checkpoint.files import CheckpointFiles
-from benthic.models.checkpoint.load import BUNDLED, resolve
+from benthic.models.checkpoint.load import BUNDLED, nearest_name, resolve
+from benthic.models.checkpoint.source import FileSource
 from benthic.models.checkpoint.table import Piece, TensorSpec, pieces, tensor_table
 from benthic.models.config import ModelConfig
 from benthic.models.released import KNOWN, known_config, released_name
@@ -48,19 +49,26 @@ def inspect(name_or_path: str | Path) -> Inspection:
     """Describes a released model by name, the bundled one, or a checkpoint folder by its headers.
 
     Raises:
-        CheckpointError: the folder or its files cannot be read.
+        CheckpointError: the folder or its files cannot be read, or do not hold the tensors that config.json describes.
         ConfigError: config.json describes no model that can be built.
     """
+    if not str(name_or_path):
+        raise CheckpointError(f"the model's name is empty; known: {', '.join((*BUNDLED, *sorted(KNOWN)))}, or a folder")
     key = released_name(str(name_or_path))
     if not Path(name_or_path).exists() and str(name_or_path) not in BUNDLED:
         if key not in KNOWN:
-            names = ", ".join((*BUNDLED, *sorted(KNOWN)))
-            raise CheckpointError(f"there is no folder {str(name_or_path)!r} and no model of that name; known: {names}")
+            names = (*BUNDLED, *sorted(KNOWN))
+            raise CheckpointError(
+                f"there is no folder {str(name_or_path)!r} and no model of that name; "
+                f"{nearest_name(key, names)}known: {', '.join(names)}"
+            )
         config = known_config(key)
         return _inspection(key, config, tensor_table(config))
     folder = resolve(name_or_path)
     config = ModelConfig.from_json(folder)
     with CheckpointFiles(folder) as files:
+        # Matching refuses what loading would refuse, and knows whether the files hold MTP blocks.
+        config = FileSource(files, config).config
         specs = tuple(located.spec for located in files.tensors.values())
     return _inspection(str(name_or_path), config, specs)
 
