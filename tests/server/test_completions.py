@@ -188,9 +188,20 @@ async def test_the_context_bounds_prompt_and_answer_together(
         assert up.service.channel.num_open == 0
 
 
+UNBUILT: list[tuple[str, Any]] = [
+    ("response_format", {"type": "json_object"}),
+    ("response_format", {"type": "json_schema", "json_schema": {"name": "s", "schema": {}}}),
+    ("response_format", "json"),
+    ("prompt_logprobs", 0),
+    ("prompt_logprobs", 3),
+    ("guided_regex", "[0-9]+"),
+    ("bad_words", ["x"]),
+    ("max_completion_tokens", 5),
+]
 GOOD = {"model": "tiny", "prompt": "hi"}
 BAD_FIELDS: list[tuple[str, Any, int, str | None]] = [
     *[("prompt", value, 400, "prompt") for value in (None, "", [], [[]], {}, 7, [1.5], [-1], [4096], [True])],
+    *[(name, value, 400, name) for name, value in UNBUILT],
     *[("prompt", value, 400, "prompt") for value in (["a", 1], [[1], "a"], [[1], [2, None]], ["a"] * 200)],
     *[("max_tokens", value, 400, "max_tokens") for value in (0, -1, 1.5, "1", True, [], {}, 10**9)],
     *[("temperature", value, 400, "temperature") for value in (-3, 2.1, "hot", True, [])],
@@ -208,10 +219,10 @@ BAD_FIELDS: list[tuple[str, Any, int, str | None]] = [
     *[("ignore_eos", value, 400, "ignore_eos") for value in ("no", 0)],
     *[("min_tokens", value, 400, "min_tokens") for value in (-1, 17, "1")],
     *[("suffix", value, 400, "suffix") for value in ("tail", 3)],
-    *[("best_of", value, 400, "best_of") for value in (2, "1")],
+    *[("best_of", value, 400, "best_of") for value in (2, "1", True)],
     *[("presence_penalty", value, 400, "presence_penalty") for value in (0.5, "0", -9)],
     *[("frequency_penalty", value, 400, "frequency_penalty") for value in (1, [])],
-    *[("repetition_penalty", value, 400, "repetition_penalty") for value in (1.1, "1")],
+    *[("repetition_penalty", value, 400, "repetition_penalty") for value in (1.1, "1", True)],
     *[("logit_bias", value, 400, "logit_bias") for value in ({"5": 1}, [])],
     *[("model", value, 400, "model") for value in (5, ["tiny"])],
     *[("model", value, 404, "model") for value in ("gpt-4", "", "Tiny")],
@@ -230,6 +241,51 @@ async def test_a_bad_field_is_refused_by_name(scripted: Any, field: str, value: 
         assert not up.engine.requests
 
 
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([1, 2, 3, 4096], "prompt[3] is 4096; it must be a token id, an integer in 0..4095"),
+        ([1, -1], "prompt[1] is -1;"),
+        ([1.5], "prompt[0] is 1.5;"),
+        ([1, 2.5], "prompt[1] is 2.5;"),
+        ([True], "prompt[0] is true;"),
+        ([[1], [2, None]], "prompt[1][1] is null;"),
+    ],
+    ids=repr,
+)
+async def test_a_wrong_token_id_is_named_with_its_index(scripted: Any, prompt: Any, words: str) -> None:
+    async with scripted("a" + EOS) as up:
+        error = (await up.post(PATH, model="tiny", prompt=prompt)).json()["error"]
+        assert words in error["message"]
+        error = (await up.post("/detokenize", tokens=[5, 4096])).json()["error"]
+        assert "tokens[1] is 4096;" in error["message"]
+
+
+@pytest.mark.parametrize("length", [1, 200, 512])
+async def test_max_tokens_0_with_echo_scores_a_prompt_up_to_the_whole_context(
+    served: Any, model: Transformer, length: int
+) -> None:
+    ids = [(7 * i) % 4000 + 20 for i in range(length)]
+    body = {"model": "tiny", "prompt": ids, "max_tokens": 0, "echo": True, "logprobs": 1}
+    answer = await served.json(PATH, **body)
+    [choice] = answer["choices"]
+    assert choice["finish_reason"] == "length"
+    assert choice["logprobs"]["token_logprobs"][0] is None
+    assert choice["logprobs"]["token_logprobs"][1:] == packed_logprobs(model, ids).tolist()
+    assert answer["usage"]["completion_tokens"] == 0
+    assert answer["usage"]["prompt_tokens"] == length
+    frames = await served.frames(PATH, **body)
+    assert joined(frames) == choice["text"]
+    assert [f["choices"][0]["finish_reason"] for f in frames] == [None, "length"]
+
+
+async def test_a_prompt_beyond_the_context_is_not_scored(scripted: Any) -> None:
+    async with scripted("a" + EOS) as up:
+        response = await up.post(PATH, model="tiny", prompt=[5] * 513, max_tokens=0, echo=True)
+        assert response.status_code == 400
+        assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
 NEUTRAL = {
     "max_tokens": [None, 1, 16],
     "temperature": [None, 0, 2, 0.5],
@@ -242,6 +298,8 @@ NEUTRAL = {
     "best_of": [None, 1],
     "presence_penalty": [None, 0, 0.0],
     "logit_bias": [None, {}],
+    "response_format": [None, {"type": "text"}],
+    "prompt_logprobs": [None, False],
     "stream_options": [None, {}],
     "user": ["me"],
     "unheard_of": [{"x": 1}],

@@ -58,6 +58,19 @@ async def test_a_full_server_refuses_before_any_work_and_says_when_to_come_back(
         task.cancel()
 
 
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ASK), ("/v1/completions", TEXT)])
+async def test_more_answers_than_can_ever_be_open_are_a_mistake_and_no_overload(
+    live: Any, path: str, body: dict[str, Any]
+) -> None:
+    with live("one" + EOS, max_open_sequences=3) as up:
+        refused = await up.client.post(path, json={**body, "n": 4})
+        assert refused.status_code == 400
+        assert refused.json()["error"]["param"] == "n"
+        assert "at most 3" in refused.json()["error"]["message"]
+        assert "retry-after" not in refused.headers
+        assert (await up.client.post(path, json={**body, "n": 3, "max_tokens": 1})).status_code == 200
+
+
 async def test_shutdown_lets_streams_finish_and_turns_new_requests_away(live: Any) -> None:
     with live(" ".join(["word"] * 40) + EOS, step_s=0.02) as up:
         task = asyncio.ensure_future(up.client.post(CHAT, json={**ASK, "stream": True}))
@@ -85,6 +98,36 @@ async def test_a_stream_that_outlives_the_drain_ends_with_an_error_object(live: 
         assert "[DONE]" not in text
         last = json.loads(text.rstrip().rsplit("\n\n", 1)[-1].removeprefix("data: "))
         assert last["error"]["code"] == "shutting_down"
+        assert "cut off because the server is stopping" in last["error"]["message"]
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, ENDLESS), ("/v1/completions", TEXT)])
+async def test_a_second_stop_signal_ends_streams_with_an_error_object_and_the_server_soon(
+    live: Any, path: str, body: dict[str, Any]
+) -> None:
+    with live("one two", step_s=0.02) as up:
+        task = asyncio.ensure_future(up.client.post(path, json={**body, "stream": True}))
+        assert await until(lambda: up.service.channel.num_open == 1, 5)
+        up.server.stop()
+        up.server.stop()
+        text = (await task).text
+        last = json.loads(text.rstrip().rsplit("\n\n", 1)[-1].removeprefix("data: "))
+        assert "cut off because the server is stopping" in last["error"]["message"]
+        assert await until(lambda: not up.thread.is_alive(), 5)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/tokenize"])
+async def test_a_body_that_stops_arriving_is_answered_and_its_connection_closed(live: Any, path: str) -> None:
+    with live("a" + EOS, body_timeout_s=0.2) as up:
+        host, port = up.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n".encode() + b'{"prompt": "')
+        await writer.drain()
+        answer = await asyncio.wait_for(reader.read(), 5)  # to the end of the connection
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in answer
+        writer.close()
+        assert (await up.client.post(CHAT, json={**ASK, "max_tokens": 1})).status_code == 200
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, ENDLESS), ("/v1/completions", TEXT)])

@@ -73,15 +73,23 @@ def test_text_completions_and_models(live: Any) -> None:
 
 
 def test_errors_arrive_as_the_clients_own_exceptions(live: Any) -> None:
-    with live("a" + EOS, max_open_sequences=2) as up, client_of(up) as client:
+    with live("a" + EOS, step_s=0.02, max_open_sequences=2) as up, client_of(up) as client:
         with pytest.raises(openai.NotFoundError) as unknown:
             client.chat.completions.create(model="gpt-4", messages=ASK)
         assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
         with pytest.raises(openai.BadRequestError) as bad:
             client.chat.completions.create(model="tiny", messages=ASK, temperature=9)
         assert bad.value.param == "temperature"
-        with pytest.raises(openai.RateLimitError):
+        with pytest.raises(openai.BadRequestError) as never:
             client.chat.completions.create(model="tiny", messages=ASK, n=3)
+        assert never.value.param == "n"
+        endless = {**OFF, "ignore_eos": True}
+        with client.chat.completions.create(
+            model="tiny", messages=ASK, n=2, stream=True, max_tokens=300, extra_body=endless
+        ) as stream:
+            next(stream)
+            with pytest.raises(openai.RateLimitError):
+                client.chat.completions.create(model="tiny", messages=ASK)
 
 
 def test_an_error_inside_a_stream_is_raised(live: Any) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from benthic.errors import BenthicError
+from benthic.server.errors import ApiError
 from benthic.text.tokenizer import EOS, Tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -111,6 +113,38 @@ async def test_harnesses_learn_the_special_tokens(scripted: Any, tokenizer: Toke
         info = (await up.client.get("/tokenizer_info")).json()
         assert tokenizer.token_id(info["eos_token"]) == tokenizer.eos_token_id
         assert tokenizer.token_id(info["bos_token"]) == tokenizer.bos_token_id
+
+
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/v1/models/tiny", "/tokenizer_info"])
+async def test_head_is_answered_as_get_without_a_body(scripted: Any, path: str) -> None:
+    async with scripted("a" + EOS) as up:
+        assert (await up.client.head(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [("DELETE", "/health", "GET, HEAD"), ("GET", CHAT, "POST"), ("PUT", "/v1/models/tiny", "GET, HEAD")],
+)
+async def test_a_wrong_method_is_answered_with_the_right_ones(
+    scripted: Any, method: str, path: str, allowed: str
+) -> None:
+    async with scripted("a" + EOS) as up:
+        response = await up.client.request(method, path)
+        assert response.status_code == 405
+        assert response.headers["allow"] == allowed
+        assert response.json()["error"]["code"] == "method_not_allowed"
+        assert allowed in response.json()["error"]["message"]
+
+
+async def test_no_page_needs_the_internet(scripted: Any) -> None:
+    async with scripted("a" + EOS) as up:
+        assert (await up.client.get("/openapi.json")).status_code == 200
+        for path in ("/docs", "/redoc"):
+            assert (await up.client.get(path)).status_code == 404
+
+
+def test_an_answer_that_says_no_is_one_of_our_errors() -> None:
+    assert issubclass(ApiError, BenthicError)
 
 
 async def test_the_described_bodies_are_accepted(scripted: Any) -> None:

@@ -10,6 +10,7 @@ from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from benthic import __version__
@@ -37,7 +38,8 @@ def create_app(service: Service) -> FastAPI:
         yield
         await service.channel.close()
 
-    app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan)
+    # No page at /docs: FastAPI's loads its scripts from the internet.
+    app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_routes(app, service)
     for kind in (ApiError, BenthicError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
@@ -74,19 +76,23 @@ class Door:
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
+    @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Response:
         state = "draining" if service.channel.is_draining else "ok" if service.channel.is_healthy else "failed"
         return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503)
 
+    @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics")
     async def metrics() -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 
+    @app.head("/v1/models", include_in_schema=False)
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [service.model_card()]}
 
+    @app.head("/v1/models/{model_id:path}", include_in_schema=False)
     @app.get("/v1/models/{model_id:path}")
     async def model(model_id: str) -> dict[str, Any]:
         service.check_model(model_id)
@@ -102,6 +108,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def complete(request: Request) -> Response:
         return await completions(service, request)
 
+    @app.head("/tokenizer_info", include_in_schema=False)
     @app.get("/tokenizer_info")
     async def info() -> Response:
         return tokenizer_info(service)
@@ -116,7 +123,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _body(**example: Any) -> dict[str, Any]:
-    """What /docs shows of a body: the endpoints read and judge their fields themselves."""
+    """What /openapi.json shows of a body: the endpoints read and judge their fields themselves."""
     content = {"application/json": {"schema": {"type": "object", "example": example}}}
     return {"requestBody": {"required": True, "content": content}}
 
@@ -127,8 +134,14 @@ def _answer(request: Request, error: Exception) -> Response:
             return Response(status_code=_CLIENT_LEFT)
         case HTTPException(status_code=404):
             return _to_response(
-                ApiError(404, f"no such route: {request.method} {request.url.path}; see /docs", code="unknown_url")
+                ApiError(
+                    404, f"no such route: {request.method} {request.url.path}; see /openapi.json", code="unknown_url"
+                )
             )
+        case HTTPException(status_code=405):
+            allowed = _allowed_methods(request)
+            message = f"{request.method} {request.url.path}: this route takes {allowed}"
+            return _to_response(ApiError(405, message, code="method_not_allowed"), {"allow": allowed})
         case HTTPException():
             message = f"{request.method} {request.url.path}: {error.detail}"
             return _to_response(ApiError(error.status_code, message), dict(error.headers or {}))
@@ -136,6 +149,11 @@ def _answer(request: Request, error: Exception) -> Response:
     if answer.status >= 500 and not isinstance(error, ApiError):
         _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return _to_response(answer)
+
+
+def _allowed_methods(request: Request) -> str:
+    matching = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
 
 
 def _to_response(error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:

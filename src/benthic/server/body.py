@@ -2,26 +2,28 @@
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
 
 from benthic.errors import RequestError
-from benthic.server.errors import ApiError
+from benthic.server.config import ServerConfig
+from benthic.server.errors import ApiError, too_slow
 from benthic.text.fields import describe_json_error
 
 MAX_DEPTH = 100
 _LONG_BYTES = 1 << 16
 
 
-async def read_object(request: Request, max_bytes: int) -> dict[str, Any]:
+async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:
     """Read and parse one JSON object.
 
     Raises:
-        ApiError: 413 when the body is larger than `max_bytes`.
+        ApiError: 413 when the body is larger than `config.max_body_bytes`, 408 when it stops arriving.
         RequestError: not UTF-8, not JSON, NaN or Infinity, too deep, lone surrogates, or not an object.
     """
-    raw = await _read_bounded(request, max_bytes)
+    raw = await _read_bounded(request, config.max_body_bytes, config.body_timeout_s)
     # Parsing megabytes takes a while, and every stream waits for the loop.
     return await asyncio.to_thread(parse_object, raw) if len(raw) > _LONG_BYTES else parse_object(raw)
 
@@ -48,18 +50,27 @@ def parse_object(raw: bytes) -> dict[str, Any]:
     return body
 
 
-async def _read_bounded(request: Request, max_bytes: int) -> bytes:
+async def _read_bounded(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
     chunks: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
+    stream = request.stream()
+    while (chunk := await _next_chunk(stream, timeout_s)) is not None:
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(size, max_bytes)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def _next_chunk(stream: AsyncGenerator[bytes, None], timeout_s: float) -> bytes | None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await anext(stream, None)
+    except TimeoutError:
+        raise too_slow(timeout_s) from None
 
 
 def _inspect(body: dict[str, Any]) -> None:

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from benthic.engine.request import Event, FinalOutput, FinishReason, Request
 from benthic.engine.stats import EngineStats
-from benthic.server.errors import ApiError, internal_error, overloaded, shutting_down
+from benthic.errors import RequestError
+from benthic.server.errors import ApiError, cut_off, internal_error, overloaded, shutting_down
 from benthic.server.metrics import Metrics
 
 _POLL_S = 0.5
@@ -167,11 +168,18 @@ class Channel:
 
         Raises:
             ApiError: 503 while shutting down or when the engine is gone, 429 when the server is full.
+            RequestError: more sequences than can ever be open at once.
         """
         if self.is_draining:
             raise shutting_down()
         if not self.is_healthy:
             raise internal_error()
+        if num_sequences > self._max_open:
+            raise RequestError(
+                f"n asks for {num_sequences} sequences in all; it must be at most {self._max_open}, "
+                "for no more may be open at once",
+                param="n",
+            )
         if self.num_open + num_sequences > self._max_open:
             self._metrics.refused.inc()
             raise overloaded(
@@ -183,7 +191,7 @@ class Channel:
         """Hand requests to the engine.
 
         Raises:
-            ApiError: as `check_room`.
+            ApiError, RequestError: as `check_room`.
         """
         self.check_room(len(requests))
         generation = Generation(self, requests, self._metrics)
@@ -215,7 +223,7 @@ class Channel:
     async def close(self) -> None:
         """End the engine's thread; whatever is open ends with an error."""
         await asyncio.to_thread(self.end_threads)
-        self.fail_all(shutting_down())
+        self.fail_all(cut_off())
 
     def end_threads(self) -> None:
         """End the engine's thread and the receiver; may be called twice, and after the loop has gone."""

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -11,15 +12,17 @@ from starlette.responses import JSONResponse, Response
 
 from benthic.engine.request import Event, FinalOutput, Request, TokenLogprobs
 from benthic.engine.sampling import SamplingParams, choice_params
+from benthic.errors import RequestError
 from benthic.server.body import read_object
 from benthic.server.channel import Generation
 from benthic.server.errors import ApiError
-from benthic.server.fields import Fields, is_token_id, refuse
+from benthic.server.fields import Fields, check_token_ids, refuse
 from benthic.server.sampling import MAX_TOKEN_LIMIT, read_include_usage, read_sampling
 from benthic.server.service import Service, new_id
 from benthic.server.streams import DONE, KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.text_choice import Piece, TextChoice
 from benthic.server.usage import Usage
+from benthic.text.protocol_fields import is_neutral
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
@@ -33,6 +36,8 @@ class CompletionRequest:
     prompts: tuple[tuple[int, ...], ...]
     n: int
     echo: bool
+    generates: bool
+    """False when nothing but the echoed prompt is asked for (max_tokens 0)."""
     stream: bool
     include_usage: bool
     params: tuple[SamplingParams, ...]
@@ -42,8 +47,9 @@ class CompletionRequest:
 async def completions(service: Service, request: HttpRequest) -> Response:
     """Answer one POST /v1/completions."""
     service.channel.check_room()
-    fields = Fields(await read_object(request, service.config.max_body_bytes))
+    fields = Fields(await read_object(request, service.config))
     asked = await asyncio.to_thread(parse, service, fields)
+    service.channel.check_room(len(asked.prompts) * asked.n if asked.generates else 0)
     if asked.echo and asked.params[0].logprobs is not None:
         scores = await unless_disconnected(request, _score_prompts(service, asked))
     else:
@@ -67,18 +73,24 @@ def parse(service: Service, fields: Fields) -> CompletionRequest:
     service.check_model(fields.optional_text("model"))
     n = fields.integer("n", 1, service.config.max_choices) or 1
     fields.only_default("suffix", lambda value: value == "", "absent; text is only continued at its end")
-    fields.only_default("best_of", lambda value: value == n, f"absent or equal to n ({n}); answers are not ranked")
+    fields.only_default(
+        "best_of", partial(is_neutral, neutral=(n,)), f"absent or equal to n ({n}); answers are not ranked"
+    )
     fields.mark(_IGNORED)
     prompts = _read_prompts(service, fields)
     if len(prompts) * n > service.config.max_choices:
         refuse("n", n, f"at most {service.config.max_choices} divided by the number of prompts ({len(prompts)})")
     stream = fields.boolean("stream")
-    max_tokens = fields.integer("max_tokens", 1, MAX_TOKEN_LIMIT)
+    echo = fields.boolean("echo")
+    max_tokens = fields.integer("max_tokens", 0, MAX_TOKEN_LIMIT)
+    if max_tokens == 0 and not echo:
+        refuse("max_tokens", max_tokens, "at least 1, or 0 together with echo, which only scores the prompt")
     params = _read_params(service, fields, prompts, max_tokens)
     asked = CompletionRequest(
         prompts=prompts,
         n=n,
-        echo=fields.boolean("echo"),
+        echo=echo,
+        generates=max_tokens != 0,
         stream=stream,
         include_usage=read_include_usage(fields, stream=stream),
         params=params,
@@ -93,11 +105,11 @@ def _read_params(
     room = [service.room(len(ids), max_tokens) for ids in prompts]
     params = read_sampling(
         fields,
-        max_tokens=max_tokens or DEFAULT_MAX_TOKENS,
+        max_tokens=DEFAULT_MAX_TOKENS if max_tokens is None else max(max_tokens, 1),
         logprobs=fields.integer("logprobs", 0, MAX_LOGPROBS),
         vocab_size=service.tokenizer.vocab_size,
     )
-    return tuple(replace(params, max_tokens=min(params.max_tokens or left, left)) for left in room)
+    return tuple(replace(params, max_tokens=max(min(params.max_tokens or left, left), 1)) for left in room)
 
 
 def _read_prompts(service: Service, fields: Fields) -> tuple[tuple[int, ...], ...]:
@@ -107,7 +119,7 @@ def _read_prompts(service: Service, fields: Fields) -> tuple[tuple[int, ...], ..
     match prompt:
         case str():
             prompts: list[Any] = [prompt]
-        case [int(), *_]:
+        case [int() | float(), *_]:
             prompts = [prompt]
         case [str() | list(), *_]:
             prompts = prompt
@@ -115,16 +127,21 @@ def _read_prompts(service: Service, fields: Fields) -> tuple[tuple[int, ...], ..
             refuse("prompt", prompt, allowed)
     if len(prompts) > service.config.max_choices:
         refuse("prompt", prompt, f"at most {service.config.max_choices} prompts; it has {len(prompts)}")
-    return tuple(_prompt_ids(service, item, type(prompts[0]), allowed) for item in prompts)
+    places = [f"prompt[{position}]" for position in range(len(prompts))] if prompts is prompt else ["prompt"]
+    return tuple(
+        _prompt_ids(service, item, type(prompts[0]), place) for item, place in zip(prompts, places, strict=True)
+    )
 
 
-def _prompt_ids(service: Service, prompt: Any, kind: Any, allowed: str) -> tuple[int, ...]:
-    size = service.tokenizer.vocab_size
-    if not isinstance(prompt, kind) or (kind is list and not all(is_token_id(item, size) for item in prompt)):
-        refuse("prompt", prompt, allowed)
+def _prompt_ids(service: Service, prompt: Any, kind: Any, place: str) -> tuple[int, ...]:
+    if not isinstance(prompt, kind):
+        other = "text" if kind is str else "list of token ids"
+        raise RequestError(f"{place} is no {other} as the first one is; prompts must be of one kind", param="prompt")
+    if isinstance(prompt, list):
+        check_token_ids(prompt, service.tokenizer.vocab_size, param="prompt", place=place)
     ids: list[int] = service.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     if not ids:
-        refuse("prompt", prompt, "at least one token long")
+        raise RequestError(f"{place} is empty; it must be at least one token long", param="prompt")
     return tuple(ids)
 
 
@@ -193,6 +210,8 @@ class _Answer:
         """The pieces of all choices as they come; an empty list after a long silence."""
         if self._asked.echo:
             yield [(index, choice.echo()) for index, choice in enumerate(self._choices)]
+        if not self._asked.generates:
+            yield [(index, Piece("", None, "length")) for index in range(len(self._choices))]
         while not self._generation.is_done:
             events = await self._generation.next_events(self._service.config.keep_alive_s)
             pieces = [(index, self._take(index, event)) for index, event in events]
@@ -221,6 +240,8 @@ class _Answer:
 
     def _requests(self) -> list[Request]:
         n = self._asked.n
+        if not self._asked.generates:
+            return []
         return [
             Request(
                 request_id=f"{self._base['id']}-{p * n + i}",

@@ -19,6 +19,8 @@ class ServerConfig:
     """When set, clients must send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
     max_body_bytes: int = 16 << 20
     """Larger request bodies are refused with 413."""
+    body_timeout_s: float = 30.0
+    """A request whose body stops arriving for this long is answered with 408, and its connection closed."""
     max_open_sequences: int = 512
     """Sequences running or waiting, over all requests; beyond it requests are refused with 429."""
     max_choices: int = 128
@@ -35,7 +37,7 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port ({self.port}) must be in 0..65535")
-        for name in ("max_body_bytes", "max_open_sequences", "max_choices", "keep_alive_s"):
+        for name in ("max_body_bytes", "max_open_sequences", "max_choices", "keep_alive_s", "body_timeout_s"):
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigError(f"{name} ({value}) must be positive")

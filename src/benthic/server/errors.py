@@ -7,8 +7,10 @@ from typing import Any
 
 from benthic.errors import BenthicError, CapacityError, PromptTooLong, RequestError, UnknownModel
 
+_TIMEOUT = 408
 
-class ApiError(Exception):
+
+class ApiError(BenthicError):
     """One HTTP answer that says no.
 
     `status` is the HTTP status, `kind` the error object's `type`. `retry_after_s` becomes the retry-after headers.
@@ -39,6 +41,8 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Headers that belong to the answer: both spellings of retry-after, where the client may try again."""
+        if self.status == _TIMEOUT:  # the rest of the request may still come, and would be read as the next one
+            return {"connection": "close"}
         if self.retry_after_s is None:
             return {}
         seconds = max(1, round(self.retry_after_s))
@@ -58,6 +62,26 @@ def shutting_down() -> ApiError:
         kind="server_error",
         code="shutting_down",
         retry_after_s=5.0,
+    )
+
+
+def cut_off() -> ApiError:
+    """A reply that was running when the server had to stop."""
+    return ApiError(
+        503,
+        "this reply was cut off because the server is stopping; send the request again to another server or later",
+        kind="server_error",
+        code="shutting_down",
+        retry_after_s=5.0,
+    )
+
+
+def too_slow(timeout_s: float) -> ApiError:
+    """The client stopped sending in the middle of its request."""
+    return ApiError(
+        _TIMEOUT,
+        f"the request body stopped arriving: nothing came for {timeout_s:g} seconds; send it without pauses",
+        code="request_timeout",
     )
 
 

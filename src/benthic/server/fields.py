@@ -6,6 +6,7 @@ The reading itself (types, ranges, the wording of refusals) is `text.fields`, wh
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from benthic.errors import RequestError
 from benthic.text.fields import (
     read_boolean,
     read_integer,
@@ -87,9 +88,24 @@ class Fields:
             refuse(name, value, allowed)
 
 
-def is_token_id(value: Any, vocab_size: int) -> bool:
-    """Whether a JSON value is an id of the vocabulary."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < vocab_size
+def check_token_ids(values: Sequence[Any], vocab_size: int, *, param: str, place: str | None = None) -> None:
+    """Refuse the first value that is no id of the vocabulary, by its index.
+
+    Args:
+        values: as JSON had them.
+        vocab_size: ids are below it.
+        param: the request field to blame.
+        place: where the list stands; `param` if not given.
+
+    Raises:
+        RequestError: such as: prompt[3] is 4096; it must be a token id, an integer in 0..4095.
+    """
+    for position, value in enumerate(values):
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+            try:
+                refuse(f"{place or param}[{position}]", value, f"a token id, an integer in 0..{vocab_size - 1}")
+            except RequestError as error:
+                raise RequestError(str(error), param=param) from None
 
 
-__all__ = ["Fields", "is_token_id", "refuse"]
+__all__ = ["Fields", "check_token_ids", "refuse"]

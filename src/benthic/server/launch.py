@@ -1,7 +1,8 @@
 """From an application to a listening server, and from a stop signal to a clean end.
 
 The socket listens only after everything works, so a client never waits in a queue behind the loader. The first stop
-signal drains: running requests finish, new ones get 503. The second ends at once.
+signal drains: running requests finish, new ones get 503. The second cuts what
+runs, each stream with an error object, and ends at once.
 """
 
 import asyncio
@@ -15,12 +16,14 @@ from fastapi import FastAPI
 
 from benthic.errors import ConfigError
 from benthic.server.channel import Channel
-from benthic.server.errors import shutting_down
+from benthic.server.errors import cut_off
 from benthic.server.listen import url_of
 
 _DRAIN_POLL_S = 0.05
 _LAST_WORDS_S = 3
 """After draining, answers that are already written have this long to leave."""
+_CUT_S = 0.5
+"""After a second stop signal, streams have this long to say why they end."""
 
 
 class DrainingServer(uvicorn.Server):
@@ -53,6 +56,7 @@ class DrainingServer(uvicorn.Server):
         self._drain_s = drain_s
         self._ready = ready
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_cut = False
 
     def serve_until_stopped(self) -> None:
         """Blocks until a stop signal and the end of the last request.
@@ -68,10 +72,12 @@ class DrainingServer(uvicorn.Server):
 
     def stop(self) -> None:
         """Drain, and end at once when called again; from any thread or signal handler."""
-        if self._channel.is_draining or self._loop is None:
-            # uvicorn would report its own cancelled tasks with tracebacks.
-            logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-            self.should_exit = self.force_exit = True
+        if self._loop is None or self._loop.is_closed() or self._is_cut:
+            self._force()
+            return
+        if self._channel.is_draining:
+            self._is_cut = True
+            self._loop.call_soon_threadsafe(self._cut)
             return
         self._channel.is_draining = True
         self._loop.call_soon_threadsafe(self._start_drain)
@@ -91,6 +97,16 @@ class DrainingServer(uvicorn.Server):
         """A stop signal came. Not kept for uvicorn to raise again: a drained server ends with exit code 0."""
         self.stop()
 
+    def _cut(self) -> None:
+        self._channel.fail_all(cut_off())
+        self.should_exit = True
+        asyncio.get_running_loop().call_later(_CUT_S, self._force)
+
+    def _force(self) -> None:
+        # uvicorn would report its own cancelled tasks with tracebacks.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        self.should_exit = self.force_exit = True
+
     def _start_drain(self) -> None:
         self._drain = asyncio.ensure_future(self._wait_until_idle())
 
@@ -99,5 +115,5 @@ class DrainingServer(uvicorn.Server):
         deadline = loop.time() + self._drain_s
         while self._channel.num_open and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
-        self._channel.fail_all(shutting_down())
+        self._channel.fail_all(cut_off())
         self.should_exit = True

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams, choice_params
+from benthic.errors import BenthicError
 from benthic.server.body import read_object
 from benthic.server.errors import ApiError
 from benthic.server.service import Service, new_id
@@ -30,7 +31,7 @@ _ID_PREFIX: dict[Protocol, str] = {"chat": "chatcmpl", "responses": "resp", "mes
 async def converse(service: Service, request: HttpRequest, protocol: Protocol) -> Response:
     """Answer one request of a conversation protocol."""
     service.channel.check_room()
-    body = await read_object(request, service.config.max_body_bytes)
+    body = await read_object(request, service.config)
     answer = await open_answer(service, protocol, body)
     if answer.is_stream:
         return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
@@ -62,7 +63,7 @@ class Answer:
         self._reply = ReplyStream(prompt, service.tokenizer, reply_id=reply_id)
         try:
             self._generation = service.channel.open(_requests(prompt, reply_id))
-        except ApiError:
+        except BenthicError:
             self._reply.close()
             raise
         service.metrics.prompt_tokens.inc(len(prompt.token_ids))

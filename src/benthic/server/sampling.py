@@ -1,7 +1,11 @@
 """The sampling fields of /v1/completions, read and checked at the door (chat bodies are read by `text.prompt`)."""
 
+import json
+from functools import partial
+
 from benthic.engine.sampling import SamplingParams
 from benthic.server.fields import Fields, refuse
+from benthic.text.protocol_fields import UNBUILT_FIELDS, is_neutral
 
 MAX_STOP_STRINGS = 16
 MAX_TOKEN_LIMIT = (1 << 31) - 1
@@ -14,7 +18,7 @@ def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, voca
     Raises:
         RequestError: a field has the wrong type, is out of range, or asks for what the sampler does not do.
     """
-    _refuse_penalties(fields)
+    _refuse_unbuilt(fields)
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=fields.number("temperature", 0, 2, default=1.0),
@@ -40,10 +44,12 @@ def read_include_usage(fields: Fields, *, stream: bool) -> bool:
     )
 
 
-def _refuse_penalties(fields: Fields) -> None:
-    for name in ("presence_penalty", "frequency_penalty"):
-        fields.only_default(
-            name, lambda value: value == 0 and not isinstance(value, bool), "0: the sampler has no penalties"
-        )
-    fields.only_default("repetition_penalty", lambda value: value == 1, "1: the sampler has no penalties")
-    fields.only_default("logit_bias", lambda value: value == {}, "absent or {}: the sampler has no logit bias")
+def _refuse_unbuilt(fields: Fields) -> None:
+    """Refuse what would change the answer if it were obeyed."""
+    for name, neutral in UNBUILT_FIELDS.items():
+        allowed = " or ".join(["absent", *map(json.dumps, neutral)])
+        fields.only_default(name, partial(is_neutral, neutral=neutral), f"{allowed}: it is not supported")
+    fields.only_default(
+        "response_format", lambda value: value == {"type": "text"}, "absent: plain completions have no formats"
+    )
+    fields.only_default("max_completion_tokens", lambda value: False, "absent; max_tokens is the limit here")

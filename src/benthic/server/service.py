@@ -52,13 +52,17 @@ class Service:
             raise UnknownModel(f"model is {model[:200]!r}; it must be {self.name!r}", param="model")
 
     def room(self, prompt_len: int, max_tokens: int | None) -> int:
-        """How many tokens may follow the prompt within the context.
+        """How many tokens may follow the prompt within the context; with `max_tokens` 0 none need to.
 
         Raises:
             PromptTooLong: the prompt leaves no room for a token, or not for the `max_tokens` asked for.
         """
         left = self.context_len - prompt_len
-        if left < 1:
+        if max_tokens == 0 and left < 0:
+            raise PromptTooLong(
+                f"the prompt has {prompt_len} tokens; the context holds at most {self.context_len}", param="prompt"
+            )
+        if max_tokens != 0 and left < 1:
             raise PromptTooLong(
                 f"the prompt has {prompt_len} tokens; the context of {self.context_len} must hold it and at least one "
                 "token more",

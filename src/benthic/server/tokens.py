@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from benthic.server.body import read_object
-from benthic.server.fields import Fields, is_token_id, refuse
+from benthic.server.fields import Fields, check_token_ids, refuse
 from benthic.server.service import Service
 from benthic.text.tokenizer import BOS, EOS
 
@@ -14,7 +14,7 @@ async def tokenize(service: Service, request: Request) -> Response:
 
     Control spellings in the text stay text. `add_special_tokens` puts the BOS token in front.
     """
-    fields = Fields(await read_object(request, service.config.max_body_bytes))
+    fields = Fields(await read_object(request, service.config))
     ids = service.tokenizer.encode(fields.text("prompt"))
     if fields.boolean("add_special_tokens"):
         ids = [service.tokenizer.bos_token_id, *ids]
@@ -23,11 +23,12 @@ async def tokenize(service: Service, request: Request) -> Response:
 
 async def detokenize(service: Service, request: Request) -> Response:
     """{"tokens": ids} -> {"prompt": text}."""
-    fields = Fields(await read_object(request, service.config.max_body_bytes))
+    fields = Fields(await read_object(request, service.config))
     ids = fields.raw("tokens")
     size = service.tokenizer.vocab_size
-    if not isinstance(ids, list) or not all(is_token_id(item, size) for item in ids):
+    if not isinstance(ids, list):
         refuse("tokens", ids, f"a list of token ids in 0..{size - 1}")
+    check_token_ids(ids, size, param="tokens")
     return JSONResponse({"prompt": service.tokenizer.decode(ids)})
 
 

@@ -88,10 +88,18 @@ def read_integers(body: Body, name: str, low: int, high: int) -> tuple[int, ...]
     value = body.get(name)
     if value is None:
         return ()
-    numbers = [read_integer({name: item}, name, low, high) for item in value] if isinstance(value, list) else [None]
-    if None in numbers:
+    if not isinstance(value, list):
         refuse(name, value, f"a list of integers in [{low}, {high}]")
-    return tuple(number for number in numbers if number is not None)
+    return tuple(_read_item(item, name, position, low, high) for position, item in enumerate(value))
+
+
+def _read_item(item: Any, name: str, position: int, low: int, high: int) -> int:
+    place = f"{name}[{position}]"
+    try:
+        number = read_integer({place: item}, place, low, high)
+        return refuse(place, item, f"an integer in [{low}, {high}]") if number is None else number
+    except RequestError as error:
+        raise RequestError(str(error), param=name) from None
 
 
 def parse_object(raw: bytes | str | Mapping[str, Any]) -> dict[str, Any]:

@@ -38,11 +38,28 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
 }
 """Fields beside those of `thinking.py` that are read, or that change nothing a reply could show."""
 
-NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+UNBUILT_FIELDS: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
+    "length_penalty": (1,),
     "logit_bias": ({},),
+    "prompt_logprobs": (False,),
+    "use_beam_search": (False,),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "truncate_prompt_tokens": (),
+    "include_stop_str_in_output": (False,),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+}
+"""Of sampling, in every protocol and in plain completions: refused unless null or one of these values."""
+
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
+    **UNBUILT_FIELDS,
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
@@ -57,6 +74,14 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "container": (),
 }
 """Fields that would change the reply if they were obeyed: refused unless null or one of these values."""
+
+
+def is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:
+    """Whether a value asks for nothing. true is not 1 and false not 0, as Python would have it."""
+    return value is None or any(
+        value == allowed and isinstance(value, bool) == isinstance(allowed, bool) for allowed in neutral
+    )
+
 
 MAX_TOKENS_FIELD: dict[Protocol, str] = {
     "chat": "max_tokens",

@@ -31,7 +31,7 @@ from benthic.text.fields import (
     read_strings,
     refuse,
 )
-from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol
+from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol, is_neutral
 from benthic.text.shapes import check_list_of_tools, check_shapes
 from benthic.text.thinking import Mode, take_mode, write_mode
 from benthic.text.tool_choice import check_tool_choice, is_forced, rewrite_tool_choice
@@ -103,14 +103,9 @@ def split(
 def _refuse_unsupported(body: dict[str, Any]) -> None:
     for name, neutral in NEUTRAL_VALUES.items():
         value = body.pop(name, None)
-        if value is not None and not any(_is_same(value, allowed) for allowed in neutral):
+        if not is_neutral(value, neutral):
             allowed = " or ".join(["absent", *map(json.dumps, neutral)])
             refuse(name, value, f"{allowed}: it is not supported, and ignoring it would change the reply")
-
-
-def _is_same(value: Any, allowed: Any) -> bool:
-    """Equal, but true is not 1 and false not 0, as Python has it."""
-    return isinstance(value, bool) == isinstance(allowed, bool) and bool(value == allowed)
 
 
 def _take_unknown(protocol: Protocol, body: dict[str, Any], is_strict: bool) -> tuple[str, ...]:
