@@ -10,6 +10,7 @@ import pytest
 
 import benthic
 from benthic.cli.command import run
+from benthic.cli.compiling import NOTICE, compilation_notice
 from benthic.cli.leaves import separate_leaves
 from benthic.cli.serve_options import read_serve_options
 from benthic.errors import ConfigError
@@ -88,6 +89,11 @@ MISTAKES = {
     "leaf without value before another": (["serve", "--engine.num_threads", "--port", "1"], "engine.num_threads"),
     "prompt that is not UTF-8": (["generate", "caf\udce9"], "the prompt is not UTF-8"),
     "system prompt that is not UTF-8": (["chat", "--system", "caf\udce9"], "--system is not UTF-8"),
+    "temperature out of range": (["generate", "x", "--temperature", "-1"], "temperature is -1"),
+    "temperature out of range, raw": (["generate", "x", "--raw", "--temperature", "-1"], "temperature is -1"),
+    "top_p out of range": (["chat", "--top-p", "2"], "top_p is 2"),
+    "no tokens": (["chat", "--max-tokens", "0"], "max_tokens is 0"),
+    "seed out of range": (["generate", "x", "--seed", str(2**70)], "seed is"),
     "no task": (["eval", "--task", "juggling"], "juggling"),
 }
 
@@ -123,6 +129,33 @@ def test_stdin_that_is_not_utf8_is_one_line() -> None:
     assert done.returncode == 2
     assert b"stdin is not UTF-8 text" in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("model=tinny", "did you mean 'tiny'"),
+        ("model=giant", "a bundled model (tiny)"),
+        ("stages.short.mixture=shrt", "stages.short.mixture: unknown mixture 'shrt'; did you mean 'short'"),
+        ("seed=1", "prepare_text.py"),
+    ],
+)
+def test_a_run_that_cannot_start_is_refused_before_anything_slow(
+    change: str, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = Path(__file__).parents[2] / "recipes" / "tiny.toml"
+    assert run(["train", str(recipe), "--dry-run", "--data", str(tmp_path / "none"), "--set", change]) == 2
+    captured = capsys.readouterr()
+    assert reason in captured.err
+    assert (captured.err.count("\n"), captured.out) == (1, "")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_list_of_verbs_cuts_no_description(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run(["--help"])
+    [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"  {verb} ")]
+    assert line.endswith(".")
+    assert not line.endswith("...")
 
 
 def test_leaves_keep_their_values_and_leave_the_verbs_own_words() -> None:
@@ -179,3 +212,19 @@ def test_whoever_reads_the_output_may_leave_early() -> None:
     done = execute(["bash", "-c", f"{sys.executable} -m benthic inspect deepseek-v4-flash --tensors | head -3"])
     assert len(done.stdout.splitlines()) == 3
     assert "Traceback" not in done.stderr
+
+
+def test_compiling_is_announced_once_and_using_what_is_compiled_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    from numba import njit
+
+    def double(x: int) -> int:
+        return 2 * x
+
+    one, other = njit(double), njit(double)
+    with compilation_notice():
+        one(1)
+        other(1)
+    assert capsys.readouterr().err == f"{NOTICE}\n"
+    with compilation_notice():
+        one(2)
+    assert capsys.readouterr().err == ""

@@ -16,7 +16,8 @@ import pytest
 
 import benthic
 from benthic.cli.command import run
-from benthic.models.checkpoint import dummy_model, save_checkpoint
+from benthic.models.checkpoint import dummy_model, load_model, save_checkpoint
+from benthic.models.checkpoint.write import companion_files
 from benthic.models.config import ModelConfig
 
 TINY = Path(benthic.__file__).parent / "assets" / "tiny"
@@ -134,3 +135,41 @@ def test_serve_says_when_it_is_ready_answers_its_own_curl_line_and_ends_cleanly(
     begin = time.monotonic()
     assert server.wait(30) == 0
     assert time.monotonic() - begin < 10
+
+
+def test_few_questions_do_not_fail_an_evaluation_unless_asked(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["eval", str(checkpoint), "--per-cell", "1", "--task", "addition, three", "--engine.max_model_len", "512"]
+    assert run(words) == 0
+    assert "too few questions to fail on (1 of each task and mode, from 32 on)" in capsys.readouterr().err
+    assert run([*words, "--gate"]) == 1
+    assert "goals missed: addition, three digits" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+def test_the_first_start_says_that_it_compiles_and_later_ones_are_silent(checkpoint: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benthic", "generate", "x", "--raw", "--max-tokens", "1", "-m", str(checkpoint)]
+    told = [
+        subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            env={**environment(), "NUMBA_CACHE_DIR": str(tmp_path)},
+            timeout=280,
+        ).stderr.count("compiling CPU kernels, once")
+        for _ in range(2)
+    ]
+    assert told == [1, 0]
+
+
+@pytest.mark.parametrize("words", [["generate", "x"], ["generate", "x", "--json"], ["generate", "x", "--raw"]])
+def test_weights_that_are_no_numbers_are_one_line(
+    words: list[str], checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = load_model(checkpoint, device="cpu")
+    model.head.weight.data.fill_(float("nan"))
+    save_checkpoint(model, tmp_path, weights="fp32", companions=companion_files(checkpoint))
+    assert run([*words, "-m", str(tmp_path), "--max-tokens", "2"]) == 2
+    [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "not finite numbers" in line

@@ -83,5 +83,25 @@ def test_a_torn_checkpoint_is_named(tmp_path):
     path = save_snapshot(tmp_path, 1, {"a": torch.ones(200)}, {}, keep=1)
     data = (path / "training.safetensors").read_bytes()
     (path / "training.safetensors").write_bytes(data[: len(data) // 2])
-    with pytest.raises(CheckpointError, match="step-00000001 cannot be read"):
+    with pytest.raises(CheckpointError, match="step-00000001 cannot be read .* start anew: there is no older one"):
         load_snapshot(path)
+
+
+def test_a_torn_checkpoint_names_the_newest_older_one_that_is_whole(tmp_path):
+    paths = [save_snapshot(tmp_path, step, {"a": torch.ones(200)}, {}, keep=4) for step in (1, 2, 3)]
+    for path in paths[1:]:
+        data = (path / "training.safetensors").read_bytes()
+        (path / "training.safetensors").write_bytes(data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match="step-00000003 cannot be read .*; remove it to go back to step-00000001"):
+        load_snapshot(paths[2])
+
+
+def test_equal_runs_write_equal_checkpoint_files_whatever_was_drawn_before(tmp_path):
+    small_run = runpy.run_path(str(PROGRAM), run_name="small_run")
+    files = []
+    for draws in (1, 5):
+        torch.rand(draws)
+        config = small_run["small_config"](str(tmp_path / str(draws)))
+        small_run["small_trainer"](config).run()
+        files.append((latest_snapshot(tmp_path / str(draws)) / "training.safetensors").read_bytes())
+    assert files[0] == files[1]

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from benthic.cli.compiling import compilation_notice
 from benthic.engine.config import EngineConfig
 from benthic.errors import ConfigError
 from benthic.server.config import ServerConfig
@@ -47,9 +48,10 @@ def open_service(
     place, dtype, policy = chosen_device(choice.device), chosen_dtype(choice.dtype), _policy(choice.numerics)
     prepare_products(config.num_threads)
     folder = resolve(choice.model)
-    model = load_model(folder, device=place, dtype=dtype, numerics=policy).freeze()
-    running = Engine(model, config)
-    warm_up(running)
+    with compilation_notice():
+        model = load_model(folder, device=place, dtype=dtype, numerics=policy).freeze()
+        running = Engine(model, config)
+        warm_up(running)
     return build_service(
         running,
         folder,

@@ -16,6 +16,7 @@ from benthic.cli.options import (
     Temperature,
     Thinking,
     TopP,
+    check_sampling,
     require_unicode,
 )
 from benthic.cli.serve_options import read_engine_options
@@ -46,6 +47,7 @@ def chat(
         require_unicode("--system", system)
     sampling = {"max_tokens": max_tokens, "temperature": temperature, "top_p": top_p, "seed": seed}
     chosen: dict[str, Any] = {name: value for name, value in sampling.items() if value is not None}
+    check_sampling(chosen)
     engine = read_engine_options(context.obj)
     choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
     with open_local(choice, engine=engine) as local:

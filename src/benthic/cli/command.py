@@ -20,6 +20,7 @@ from benthic.cli.leaves import separate_leaves
 from benthic.cli.serve import serve
 from benthic.cli.train import train
 from benthic.errors import BenthicError, ConfigError
+from benthic.server.errors import ApiError
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
@@ -73,7 +74,7 @@ def run(arguments: list[str]) -> int:
         return app(own, prog_name="benthic", standalone_mode=False, obj=leaves) or 0
     except typer.TyperException as error:
         return _complain(error.format_message())
-    except BenthicError as error:
+    except (BenthicError, ApiError) as error:
         return _complain(str(error))
     except BrokenPipeError:
         # The reader of our output left (`| head`); a second failing flush at exit would print a traceback.

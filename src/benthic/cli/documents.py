@@ -1,13 +1,16 @@
 """The bundled tasks as documents for the trainer. An object here travels to worker processes, so it pickles."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benthic.errors import DataError
 from benthic.tasks import Example, ExampleStream, held_out_examples
+from benthic.tasks.sources import text_path
+from benthic.tasks.stream import check_mixture
 
 if TYPE_CHECKING:
-    from benthic.train import Item
+    from benthic.train import Item, StageConfig
 
 
 class TaskDocuments:
@@ -18,6 +21,20 @@ class TaskDocuments:
 
     def __call__(self, seed: int) -> "Iterator[Item]":
         return map(to_item, self._examples(seed))
+
+
+def check_documents(stages: "Mapping[str, StageConfig]", data: Path) -> None:
+    """Refuses a run whose documents cannot be made, before anything slow.
+
+    Raises:
+        DataError: a stage names an unknown mixture, or the running text is not in `data`.
+    """
+    for name, stage in stages.items():
+        try:
+            check_mixture(stage.mixture)
+        except DataError as error:
+            raise DataError(f"stages.{name}.mixture: {error}") from None
+    text_path(data)
 
 
 def held_out_documents(tokenizer: Path, per_cell: int) -> "list[Item]":

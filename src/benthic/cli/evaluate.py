@@ -11,6 +11,8 @@ from benthic.errors import ConfigError
 
 MISSED = 1
 """Exit code when a goal is missed."""
+GATE_FROM = 32
+"""Questions of each task and mode from which on a missed goal is no accident."""
 
 
 def evaluate(
@@ -20,19 +22,34 @@ def evaluate(
     task: Annotated[list[str] | None, typer.Option(help="Only tasks whose name contains this; repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Another seed, other held-out questions.")] = 0,
     details: Annotated[bool, typer.Option("--details", help="Sub-tables and the first wrong answers.")] = False,
-    gate: Annotated[bool, typer.Option("--gate/--no-gate", help="Fail if any task misses its goal.")] = True,
+    gate: Annotated[
+        bool | None,
+        typer.Option(
+            "--gate/--no-gate", help=f"Fail if any task misses its goal; from {GATE_FROM} questions on unless said."
+        ),
+    ] = None,
     at_once: Annotated[int, typer.Option(min=1, help="Requests that run together.")] = 32,
     device: Device = None,
     dtype: Dtype = None,
     numerics: Numerics = None,
 ) -> None:
-    """Ask held-out questions of every task, without and with thinking; one line of accuracy each."""
+    """Measure accuracy on held-out questions, task by task.
+
+    One line for each task without thinking, and one with.
+    """
     from benthic.tasks import CELLS, Reply, detail_lines, report_line
     from benthic.tasks import evaluate as examine
 
     cells = [cell for cell in CELLS if not task or any(part in cell.name for part in task)]
     if not cells:
         raise ConfigError(f"no task is named like {task}; the names are: {'; '.join(cell.name for cell in CELLS)}")
+    if gate is None:
+        gate = per_cell >= GATE_FROM
+        if not gate:
+            typer.echo(
+                f"too few questions to fail on ({per_cell} of each task and mode, from {GATE_FROM} on); --gate does it",
+                err=True,
+            )
     missed = []
     engine = read_engine_options(context.obj)
     choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from benthic.cli.assemble import ModelChoice, open_local
+from benthic.cli.compiling import compilation_notice
 from benthic.cli.options import (
     BUNDLED,
     Device,
@@ -18,6 +19,7 @@ from benthic.cli.options import (
     Temperature,
     Thinking,
     TopP,
+    check_sampling,
     read_prompts,
     require_unicode,
 )
@@ -59,6 +61,7 @@ def generate(
     if raw:
         _continue(texts, choice, engine, chosen, as_json=as_json)
         return
+    check_sampling(chosen)
     if thinking is not None:
         chosen["thinking"] = {"type": "enabled" if thinking else "disabled"}
     turns = [{"role": "system", "content": system}] if system is not None else []
@@ -88,9 +91,9 @@ def _continue(
     from benthic.llm import LLM
 
     params = SamplingParams(**{"max_tokens": _RAW_MAX_TOKENS, **chosen})
+    where: dict[str, Any] = {"device": choice.device, "dtype": choice.dtype, "numerics": choice.numerics}
     # LLM itself refuses names it does not know.
-    policy: Any = choice.numerics
-    with LLM(choice.model, device=choice.device, dtype=choice.dtype, numerics=policy, **asdict(engine)) as llm:
+    with compilation_notice(), LLM(choice.model, **where, **asdict(engine)) as llm:
         for text, output in zip(texts, llm.generate(list(texts), params), strict=True):
             answer = output.outputs[0]
             if answer.error is not None:

@@ -1,8 +1,9 @@
 """Options that several verbs share, and the text of a prompt from wherever it comes. Imports nothing heavy."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -58,6 +59,17 @@ def read_prompts(arguments: list[str], file: Path | None) -> list[str]:
     if not any(prompt.strip() for prompt in prompts):
         raise ConfigError("the prompt is empty; it needs at least one character")
     return [require_unicode("the prompt", prompt) for prompt in prompts]
+
+
+def check_sampling(fields: Mapping[str, Any]) -> None:
+    """Reads sampling fields as a chat request would, so that a wrong one is known before the model is loaded.
+
+    Raises:
+        RequestError: a field is out of range.
+    """
+    from benthic.text.split import split
+
+    split("chat", {"messages": [{"role": "user", "content": "x"}], **fields})
 
 
 def require_unicode(name: str, text: str) -> str:

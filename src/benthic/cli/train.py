@@ -26,12 +26,16 @@ def train(
     ] = False,
 ) -> None:
     """Train a model from a recipe. --FIELD.LEAF VALUE changes a nested field, as --schedule.peak 1e-3."""
+    from benthic.cli.compiling import compilation_notice
+    from benthic.cli.documents import check_documents
     from benthic.config import parse_overrides, read_config, to_toml
     from benthic.train import TrainConfig, Trainer, format_split, split_parameters
 
     config = read_config(TrainConfig, recipe, [*(changes or []), *parse_overrides(context.obj)])
     folder = _config_folder(config.model)
-    model = _initial_model(config, folder)
+    check_documents(config.stages, data)
+    with compilation_notice():
+        model = _initial_model(config, folder)
     typer.echo(to_toml(config))
     typer.echo(format_split(split_parameters(model.named_parameters(), model.config)))
     if dry_run:
@@ -47,10 +51,15 @@ def _config_folder(name: str) -> Path:
     """The folder of config.json and tokenizer; a bundled name may have no weights yet."""
     from importlib import resources
 
+    from benthic.models.checkpoint.load import BUNDLED, nearest_name
+
     bundled = Path(str(resources.files("benthic"))) / "assets" / name
     folder = Path(name) if Path(name).is_dir() else bundled
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"model is {name!r}; it must be a folder with config.json, or the name of a bundled model")
+    if not name or not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"model is {name!r}; {nearest_name(name, BUNDLED)}it must be a folder with config.json, or a bundled model "
+            f"({', '.join(BUNDLED)})"
+        )
     return folder
 
 

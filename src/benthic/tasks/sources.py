@@ -32,14 +32,22 @@ class Sources:
         Raises:
             DataError: the file is not there or holds something else.
         """
-        path = folder / "text.json.gz"
+        path = text_path(folder)
         try:
             content = json.loads(gzip.decompress(path.read_bytes()))
             words, text = tuple(content["words"]), {part: list(content[part]) for part in TEXT_PARTS}
-        except FileNotFoundError:
-            raise DataError(
-                f"no training text at {path}; `python scripts/prepare_text.py` makes it on Debian"
-            ) from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{path} is not what scripts/prepare_text.py writes ({error!r}); make it again") from error
         return cls(Lexicon(words, words_by_entry(tokenizer, words) if tokenizer else ()), text)
+
+
+def text_path(folder: Path) -> Path:
+    """The file of running text in a data folder.
+
+    Raises:
+        DataError: it is not there.
+    """
+    path = folder / "text.json.gz"
+    if not path.is_file():
+        raise DataError(f"no training text at {path}; `python scripts/prepare_text.py` makes it on Debian")
+    return path

@@ -6,6 +6,7 @@ words and tokenizer are read on the first call in each process; what is sent to 
 
 import random
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -26,8 +27,7 @@ class ExampleStream:
     """Examples of a mixture (a key of MIXTURES), at most `max_len` tokens each; longer ones are left out."""
 
     def __init__(self, mixture: str, *, tokenizer: Path, data: Path, max_len: int = 8192) -> None:
-        if mixture not in MIXTURES:
-            raise DataError(f"unknown mixture {mixture!r}; known: {', '.join(sorted(MIXTURES))}")
+        check_mixture(mixture)
         self._mixture = mixture
         self._tokenizer_path = tokenizer
         self._data = data
@@ -54,6 +54,14 @@ class ExampleStream:
             example = make_example(rng, sources, encoder, rng.choices(tasks, weights)[0])
             if len(example.token_ids) <= self._max_len:
                 yield example
+
+
+def check_mixture(name: str) -> None:
+    """Raises DataError unless there is a mixture of that name."""
+    if name not in MIXTURES:
+        near = get_close_matches(name, MIXTURES, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise DataError(f"unknown mixture {name!r}; {hint}known: {', '.join(sorted(MIXTURES))}")
 
 
 def make_example(rng: random.Random, sources: Sources, encoder: ExampleEncoder, task: str) -> Example:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -85,7 +85,9 @@ def load_snapshot(path: Path) -> Snapshot:
         head = json.loads((path / "training.json").read_text(encoding="utf-8"))
         tensors = load_file(path / "training.safetensors")
     except (OSError, ValueError, SafetensorError) as error:
-        raise CheckpointError(f"checkpoint {path} cannot be read ({error}); remove it to use an older one") from error
+        older = next((one for one in reversed(_complete(path.parent)) if one.name < path.name and _is_sound(one)), None)
+        remedy = f"go back to {older.name}" if older else "start anew: there is no older one"
+        raise CheckpointError(f"checkpoint {path} cannot be read ({error}); remove it to {remedy}") from error
     torch.set_rng_state(tensors.pop(_RANDOM))
     return Snapshot(head["step"], tensors, head["config"])
 
@@ -108,6 +110,16 @@ def restore(targets: Mapping[str, Tensor], snapshot: Snapshot) -> None:
         raise CheckpointError("the checkpoint does not fit this run: " + "; ".join(faults))
     for name, target in targets.items():
         target.copy_(saved[name])
+
+
+def _is_sound(path: Path) -> bool:
+    """Whether a checkpoint's files are whole, by their headers and lengths."""
+    try:
+        json.loads((path / "training.json").read_text(encoding="utf-8"))
+        with safe_open(path / "training.safetensors", "pt"):
+            return True
+    except (OSError, ValueError, SafetensorError):
+        return False
 
 
 def _complete(root: Path) -> list[Path]:

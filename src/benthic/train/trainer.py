@@ -91,6 +91,8 @@ class Trainer:
 
     def run(self) -> None:
         """Trains from the run's newest checkpoint, or from the start, to the end; writes the final model."""
+        # The state of torch's generator is part of a checkpoint, so that equal runs write equal files only if seeded.
+        torch.manual_seed(self._config.seed)
         self._resume()
         metrics = MetricsLog(self._output / "metrics.jsonl", self._next_step)
         for stage in plan_stages(self._config):
