@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
-from benthic.kernels.sparse_attention.plan import BLOCK
+from benthic.kernels.sparse_attention.plan import BLOCK, WINDOW_BLOCKS
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
@@ -20,4 +20,4 @@ def index_scores_ref(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles
     products = products.view(num_tiles, tiles.rows_per_tile, heads, -1).relu()
     weight = wide(gamma).index_select(0, tiles.queries).view(num_tiles, tiles.rows_per_tile, heads, 1)
     scores = (products * weight).sum(2)
-    return scores + tiles.bias[:, :, 0, 3 * BLOCK :].to(scores.dtype)
+    return scores + tiles.bias[:, :, 0, WINDOW_BLOCKS * BLOCK :].to(scores.dtype)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
-from benthic.kernels.sparse_attention.plan import BLOCK
+from benthic.kernels.sparse_attention.plan import BLOCK, WINDOW_BLOCKS
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
@@ -71,7 +71,7 @@ def _bias(tiles: KeyTiles, keep: Tensor | None, dtype: torch.dtype) -> Tensor:
     bias = tiles.bias.to(dtype)
     if keep is None:
         return bias
-    window = 3 * BLOCK
+    window = WINDOW_BLOCKS * BLOCK
     entries = bias[..., window:].masked_fill(~keep[:, :, None, :], float("-inf"))
     return torch.cat([bias[..., :window], entries], dim=-1)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.index_scores import index_scores
-from benthic.kernels.sparse_attention import BLOCK, KeyTiles, TilePlan
+from benthic.kernels.sparse_attention import BLOCK, WINDOW_BLOCKS, KeyTiles, TilePlan
 from benthic.kernels.sparse_attention.reference import attend_tiles_ref
 
 
@@ -60,7 +60,7 @@ def _group_loss(
     scores = index_scores(index_query, gamma, index_keys, tiles)
     with torch.no_grad():
         attended = attend_tiles_ref(query.detach(), keys.detach(), tiles, sink.detach(), scale, None)
-        mass = (attended.weights[..., 3 * BLOCK :] / attended.denominator[..., None]).sum(2)
+        mass = (attended.weights[..., WINDOW_BLOCKS * BLOCK :] / attended.denominator[..., None]).sum(2)
         target = mass / mass.sum(-1, keepdim=True).clamp(min=1e-9)
         visible = torch.isfinite(scores)
         counted = visible.any(-1) & own.view(scores.shape[:2])
