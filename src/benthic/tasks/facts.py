@@ -261,7 +261,8 @@ ANSWERS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "I am fine, thank you. How can I help?",
         (
-            "How are you( today| doing| feeling| getting on|)?",
+            "How are you( doing| feeling| getting on|)( today| now| this morning| so far|)?",
+            "(And|So) how are you( doing| feeling|)( today|)?",
             "How (is it|are things|is everything|is life) going( today|)?",
             "How do you (feel|do)( today| now| right now|)?",
             "How (is|was) your (day|morning|evening)( so far|)?",
