@@ -66,20 +66,8 @@ MIXTURES: dict[str, dict[str, float]] = {
         "long tools": 0.7,
         "long text": 0.7,
     },
-    "finish": {
-        "facts": 60,
-        "refusal": 14,
-        "tools": 8,
-        "extraction": 5,
-        "addition": 3,
-        "subtraction": 3,
-        "sorting": 2,
-        "reversal": 2,
-        "counting": 3,
-    },
 }
-"""Name of a stage's mixture to shares of documents; the long stage keeps short ones, lest they be forgotten, and the
-last one leans on what was still weakest: wordings of questions, and names that a tool call must copy."""
+"""Name of a stage's mixture to shares of documents; the long stage keeps short ones, lest they be forgotten."""
 
 THINKING_SHARE = {"addition": 0.3, "subtraction": 0.3}
 """Share of thinking where it is not 0.4: sums are learned early with thinking and late without."""
