@@ -77,7 +77,8 @@ class Engine:
                 param="prompt",
             )
         self.check_ids(prompt, "prompt")
-        self.check_ids(request.params.stop_token_ids, "stop_token_ids")
+        for name, ids in request.params.named_ids():
+            self.check_ids(ids, name)
 
     def check_ids(self, ids: Seq[int], param: str) -> None:
         """Refuses ids that the model has no embedding for.
