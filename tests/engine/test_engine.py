@@ -96,7 +96,7 @@ def test_cancelling_frees_everything_whenever_it_comes(engine: Engine, num_steps
     events += engine.step()
     assert {final_of(events, name).finish_reason for name in "abcdef"} == {"cancelled"}
     assert not engine.has_work()
-    assert engine.stats().used_blocks == 0
+    assert engine.stats().used_pages == 0
     assert engine.stats().num_finished == 6
 
 
@@ -160,7 +160,7 @@ def test_failing_all_ends_each_request_once_and_the_engine_works_on(engine: Engi
     assert {(e.request_id, e.finish_reason, e.error) for e in events if isinstance(e, FinalOutput)} == {
         (name, "error", "the step failed") for name in "abcdef"
     }
-    assert engine.stats().used_blocks == 0
+    assert engine.stats().used_pages == 0
     engine.add(request_of("next"))
     assert final_of(drain(engine), "next").finish_reason == "length"
 

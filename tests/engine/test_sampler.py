@@ -5,10 +5,11 @@ import torch
 from torch import Tensor
 
 from benthic.engine.plan import SampledToken
-from benthic.engine.request import Request, Sequence
+from benthic.engine.request import Request
 from benthic.engine.sampler import sample_tokens
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import top_logprobs
+from benthic.engine.sequence import Sequence
 
 VOCAB_SIZE = 300
 

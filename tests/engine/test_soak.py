@@ -54,7 +54,7 @@ def soak(model: Transformer, seed: int, count: int) -> None:
                 assert event.request_id not in finals
                 finals[event.request_id] = event
     assert len(finals) == count
-    assert engine.stats().used_blocks == 0
+    assert engine.stats().used_pages == 0
     alone = Engine(model, EngineConfig(max_num_seqs=1))
     for request in requests:
         alone.add(request)

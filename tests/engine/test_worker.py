@@ -102,7 +102,7 @@ def test_a_cancelled_request_ends_soon_and_frees_its_blocks(worker: EngineWorker
     worker.add(request_of("next"))
     receive_finals(worker, 1)
     assert worker.stats.num_running == 0
-    assert worker.stats.used_blocks == 0
+    assert worker.stats.used_pages == 0
 
 
 def test_a_front_door_that_found_a_stop_string_says_so(worker: EngineWorker) -> None:

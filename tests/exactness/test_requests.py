@@ -95,7 +95,7 @@ def test_retracted_requests_go_on_with_the_same_bits(small_model: Transformer) -
     together = run(engine, requests)
     assert engine.stats().num_retractions > 0
     assert together == alone(small_model, requests)
-    assert engine.stats().used_blocks == 0
+    assert engine.stats().used_pages == 0
 
 
 def scarce_config(model: Transformer) -> EngineConfig:

@@ -219,7 +219,7 @@ def test_an_interrupt_leaves_the_engine_empty_and_working(llm: LLM, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["abc", "def"], GREEDY)
     monkeypatch.undo()
-    assert engine.stats().used_blocks == 0
+    assert engine.stats().used_pages == 0
     assert not engine.has_work()
     assert llm.generate(["abc"], GREEDY) == [expected]
 

@@ -10,7 +10,7 @@ from benthic.cache.buffers import CacheBuffers
 from benthic.cache.manager import CacheManager
 from benthic.cache.serving_context import ServingContext
 from benthic.engine.plan import StepPlan
-from benthic.engine.request import Sequence
+from benthic.engine.sequence import Sequence
 from benthic.models.config import ModelConfig
 from benthic.models.context import Rows
 from benthic.models.rows import build_rows

@@ -1,10 +1,13 @@
 """Budgets of the engine: how many requests, rows and tokens it holds at once."""
 
+import math
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from benthic.errors import ConfigError
+
+MAX_DRAFT_LEN = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,41 +15,114 @@ class EngineConfig:
     """What one engine may use. Validated here; what depends on the model is checked by `Engine`."""
 
     max_num_seqs: int = 64
-    """Requests that run at once; more wait in order of arrival."""
+    """Requests that run at once; more wait, by priority and order of arrival."""
     max_batched_tokens: int = 2048
     """Rows of one pass at most."""
     prefill_chunk: int = 256
     """Prompt rows in a pass that also decodes, so that a long prompt does not hold up running answers."""
     admission_headroom: int = 256
     """Tokens that every running request may still grow by when a new one is admitted; less room, more retractions."""
+    priority_aging_s: float = 30.0
+    """Seconds of waiting that raise a request's priority by 1, so that no class starves another."""
     max_model_len: int | None = None
     """Prompt plus answer of one request, in tokens; None: the model's limit, or what `cache_bytes` can hold."""
     max_num_waiting: int = 100_000
     """Requests that may wait; more are refused."""
-    cache_bytes: int = 1 << 30
-    """Memory for cached entries at most. Less is taken where max_num_seqs full contexts need less."""
+    request_timeout_s: float | None = None
+    """A request that is not done this long after its arrival ends with an error; None: no limit. A request may ask
+    for another."""
+    stall_timeout_s: float = 300.0
+    """An engine that has work and finishes no pass for this long reports its state and is taken for dead."""
+    cache_bytes: int | None = None
+    """Memory for cached entries at most; None: what the machine has left. Less is taken where nothing needs more."""
+    cache_storage: Literal["wide", "official"] = "wide"
+    """Cached entries in the activations' dtype, or in the released formats (fp8 and fp4: about half the bytes), which
+    lose nothing under numerics "quantized"."""
+    page_size: int = 128
+    """Tokens of a cache page, the unit that prefixes share; a multiple of every compression ratio."""
+    prefix_cache: bool = True
+    """Whether prompts are continued from what earlier requests left in the cache."""
+    retention: Literal["boundaries", "interval", "every_page", "none"] = "boundaries"
+    """Where windows are kept, so that prompts can branch off there: at the ends of prompts and answers and where
+    prompts parted (and every `retention_interval`); every `retention_interval`; at every page; nowhere."""
+    retention_interval: int = 8192
+    """Tokens between windows kept inside long prompts; a multiple of `page_size`."""
+    overlap_steps: Literal[0, 1] | None = None
+    """Passes in flight while the next is planned; None: 1 on an accelerator, 0 on CPU."""
+    drafter: Literal["none", "ngram", "mtp"] = "none"
+    """Who guesses tokens ahead for the model to verify: nobody, the text's own repetitions, or the model's prediction
+    blocks. Changes the speed and not one token."""
+    draft_len: int = 3
+    """Tokens guessed ahead at most, 1 to 8."""
+    draft_adaptive: bool = True
+    """Whether fewer tokens are guessed where guesses prove wrong or passes costly."""
+    keep_routes: bool = False
+    """Whether pages remember the expert ids of their tokens, so that a request may ask for them."""
+    keep_picks: bool = False
+    """Whether pages remember the indexer's picks, likewise."""
     num_threads: int = 1
     """Intra-op threads of torch on CPU. The engine sets it: the bits of small products depend on it."""
     debug_checks: bool = False
-    """Asserts the costly laws (block conservation) after every step."""
+    """Asserts the costly laws (conservation of pages, windows and rows) after every step."""
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_batched_tokens", "prefill_chunk", "max_num_waiting", "num_threads"):
-            self._require_positive(name, getattr(self, name))
-        self._require_positive("cache_bytes", self.cache_bytes)
-        self._require_positive("admission_headroom", self.admission_headroom, least=0)
+            _require_integer(name, getattr(self, name))
+        for name in ("page_size", "retention_interval"):
+            _require_integer(name, getattr(self, name))
+        _require_integer("admission_headroom", self.admission_headroom, least=0)
+        _require_integer("draft_len", self.draft_len, most=MAX_DRAFT_LEN)
+        if self.cache_bytes is not None:
+            _require_integer("cache_bytes", self.cache_bytes)
         if self.max_model_len is not None:
-            self._require_positive("max_model_len", self.max_model_len, least=2)
+            _require_integer("max_model_len", self.max_model_len, least=2)
+        _require_seconds("priority_aging_s", self.priority_aging_s)
+        _require_seconds("stall_timeout_s", self.stall_timeout_s)
+        if self.request_timeout_s is not None:
+            _require_seconds("request_timeout_s", self.request_timeout_s)
+        self._check_choices()
+        self._check_together()
+
+    @property
+    def max_draft_len(self) -> int:
+        """Draft tokens of one pass of one request at most; 0 without a drafter."""
+        return 0 if self.drafter == "none" else self.draft_len
+
+    def _check_choices(self) -> None:
+        choices: dict[str, tuple[object, ...]] = {
+            "cache_storage": ("wide", "official"),
+            "retention": ("boundaries", "interval", "every_page", "none"),
+            "overlap_steps": (None, 0, 1),
+            "drafter": ("none", "ngram", "mtp"),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or value not in allowed:
+                raise ConfigError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
+
+    def _check_together(self) -> None:
         if self.max_batched_tokens <= self.max_num_seqs:
             raise ConfigError(
                 f"max_batched_tokens ({self.max_batched_tokens}) must be > max_num_seqs ({self.max_num_seqs}): "
                 "a pass decodes one row of every running request and leaves room for prompts"
             )
+        if self.retention_interval % self.page_size:
+            raise ConfigError(
+                f"retention_interval ({self.retention_interval}) must be a multiple of page_size ({self.page_size}): "
+                "windows are kept at the ends of pages"
+            )
 
-    @staticmethod
-    def _require_positive(name: str, value: object, least: int = 1) -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ConfigError(f"{name} is {value!r}; it must be an integer >= {least}")
+
+def _require_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
+        return
+    allowed = f"an integer >= {least}" if most is None else f"an integer from {least} to {most}"
+    raise ConfigError(f"{name} is {value!r}; it must be {allowed}")
+
+
+def _require_seconds(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ConfigError(f"{name} is {value!r}; it must be a finite number of seconds > 0")
 
 
 def engine_config(**settings: Any) -> EngineConfig:

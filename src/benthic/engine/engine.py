@@ -11,9 +11,10 @@ from benthic.cache.manager import CacheManager
 from benthic.engine.config import EngineConfig
 from benthic.engine.cpu import hold_threads
 from benthic.engine.plan import SampledToken, ScheduledChunk
-from benthic.engine.request import Event, FinishReason, Request, Sequence
+from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.runner import ModelRunner, ServingModel
 from benthic.engine.scheduler import Scheduler
+from benthic.engine.sequence import Sequence
 from benthic.engine.stats import EngineStats
 from benthic.errors import CapacityError, PromptTooLong, RequestError
 
@@ -37,7 +38,7 @@ class Engine:
             max_num_seqs=self.config.max_num_seqs,
             max_batched_tokens=self.config.max_batched_tokens,
             max_model_len=self.config.max_model_len,
-            cache_bytes=self.config.cache_bytes,
+            cache_bytes=self.config.cache_bytes or 1 << 30,
             entry_bytes=model.dtype.itemsize,
         )
         self.max_model_len = self._layout.max_model_len
@@ -155,8 +156,8 @@ class Engine:
             num_prompt_tokens=self._num_prompt_tokens,
             num_generated_tokens=self._num_generated_tokens,
             num_retractions=self._num_retractions + self._scheduler.num_retractions,
-            used_blocks=self._cache.num_used,
-            total_blocks=self._cache.num_blocks,
+            used_pages=self._cache.num_used,
+            total_pages=self._cache.num_blocks,
         )
 
     def _hold_threads(self) -> None:

@@ -1,33 +1,66 @@
-"""A request's life inside the engine: what was asked, how far it is, and what came out.
+"""What travels between threads and processes: the request, its token events, its end and the report on how it went.
 
-`Request`, `TokenEvent` and `FinalOutput` travel between threads and are frozen. `Sequence` is the engine's own
-mutable state. Its laws, asserted after each change:
-
-    0 <= computed_len <= total_len,   prompt_len <= total_len <= limit_len
-    WAITING holds nothing computed;   DONE has exactly one finish reason
-
-    WAITING --admit--> RUNNING --finish--> DONE
-       ^                  |
-       `----retract-------'      (its blocks are needed by an older request; tokens stay, entries are recomputed)
+Nothing here changes once it is made. The engine's own record of a live request is `Sequence` (sequence.py).
 """
 
-import secrets
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from benthic.engine.sampling import SamplingParams
+from benthic.errors import RequestError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+Extras = NDArray[np.unsignedinteger[Any]]
+"""Compact ids of one kind for consecutive tokens: unsigned integers [tokens, layers, choices]."""
+MAX_PRIORITY = 100
+
+
+class RowExtras(NamedTuple):
+    """What consecutive rows chose besides tokens; None: not asked for."""
+
+    routes: Extras | None
+    """Expert ids [rows, routed layers, experts a token]."""
+    picks: Extras | None
+    """Entry numbers of the indexer [rows, CSA layers, picks a token]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One prompt to continue. `params.n` and `params.stop` are the front door's business and are not read here."""
+    """One prompt to continue. `params.n` and `params.stop` are the front door's business and are not read here.
+
+    Raises:
+        RequestError: `priority` or `timeout_s` is out of range.
+    """
 
     request_id: str
     prompt_ids: tuple[int, ...]
     params: SamplingParams
+    priority: int = 0
+    """-100 to 100. Higher goes first; who waits long enough rises, so that nobody waits for ever."""
+    cache_salt: str = ""
+    """Requests share cached prefixes with those of the same salt alone: a tenant, a session, a secret."""
+    use_cache: bool = True
+    """Whether cached prefixes may be used; what this request computes is published either way."""
+    fork_of: str | None = None
+    """The id of a request with the same prompt whose computed prompt this one takes over as soon as it is there.
+    Only a hint: where the leader is unknown, gone or in trouble, the request is an ordinary one."""
+    timeout_s: float | None = None
+    """Seconds from arrival after which the request ends with an error; None: the engine's default."""
+
+    def __post_init__(self) -> None:
+        if type(self.priority) is not int or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
+            raise RequestError(
+                f"priority is {self.priority!r}; it must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
+                param="priority",
+            )
+        wrong_type = isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float | None)
+        if wrong_type or (self.timeout_s is not None and not self.timeout_s > 0):
+            raise RequestError(
+                f"timeout_s is {self.timeout_s!r}; it must be a number of seconds > 0", param="timeout_s"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +72,47 @@ class TokenLogprobs:
     """The most likely (token id, log-probability), best first, as many as asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TokenEvent:
-    """One generated token; `index` counts the request's generated tokens from 0."""
+    """One generated token; `index` counts the request's generated tokens from 0.
+
+    `weight_version` names the weights that the whole prefix was computed with and the token was drawn from. Nobody
+    changes an event; it is not declared frozen because one is made for every token, and that would double the price.
+    """
 
     request_id: str
     index: int
     token_id: int
     logprobs: TokenLogprobs | None
+    weight_version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestReport:
+    """How a request was served, in its own numbers. Lengths are in tokens.
+
+    The matches and `cut` are those of its first admission, `replayed` and the counts are of its whole life.
+    """
+
+    prompt_len: int
+    compressed_match: int = 0
+    """Of the prompt: so many tokens had their compressed entries in the cache."""
+    usable_match: int = 0
+    """Of the prompt: so many could be continued from, with a live window at their end."""
+    cut: str = "not admitted"
+    """Why no more of the prompt was found."""
+    replayed: int = 0
+    """Tokens computed again only to restore windows, their compressed entries being cached."""
+    queued_s: float = 0.0
+    """Seconds from arrival to first admission."""
+    num_retractions: int = 0
+    """Times that it gave its memory to others and was resumed later."""
+    drafted: int = 0
+    """Draft tokens verified."""
+    accepted: int = 0
+    """Of these, so many were what the model itself chose."""
+    weight_versions: tuple[int, ...] = ()
+    """Versions that its tokens were drawn from, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,123 +131,13 @@ class FinalOutput:
     error: str | None = None
     prompt_len: int
     cached_len: int = 0
-    """Prompt tokens whose entries were found in the cache instead of computed."""
+    """Prompt tokens that were not computed because they were found in the cache."""
+    report: RequestReport | None = None
+    """None where the request never reached an engine."""
+    prompt_logprobs: tuple[TokenLogprobs, ...] | None = None
+    """Of prompt tokens 1 and later (nothing precedes token 0), where `params.prompt_logprobs` asks for them."""
+    extras: RowExtras | None = None
+    """Of all tokens, prompt and answer, but the last, where asked for."""
 
 
 Event = TokenEvent | FinalOutput
-
-
-class Phase(StrEnum):
-    """Where a sequence is in its life."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
-
-
-class Sequence:
-    """The engine's record of a live request.
-
-    Args:
-        request: what was asked; already checked.
-        number: arrival order, unique; older requests have smaller numbers.
-        limit_len: prompt and generated tokens together may not exceed this.
-        stop_ids: tokens that end it.
-    """
-
-    __slots__ = (
-        "computed_len", "finish_reason", "limit_len", "logprobs", "number", "phase", "prompt_len", "request",
-        "seed", "stop_ids", "tokens",
-    )  # fmt: skip
-
-    def __init__(self, request: Request, number: int, limit_len: int, stop_ids: frozenset[int]) -> None:
-        self.request = request
-        self.number = number
-        self.limit_len = limit_len
-        self.stop_ids = stop_ids
-        self.seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
-        self.tokens = list(request.prompt_ids)
-        self.prompt_len = len(self.tokens)
-        self.computed_len = 0
-        self.logprobs: list[TokenLogprobs] = []
-        self.phase = Phase.WAITING
-        self.finish_reason: FinishReason | None = None
-        self._check()
-
-    @property
-    def total_len(self) -> int:
-        """Tokens known: the prompt and what was generated."""
-        return len(self.tokens)
-
-    @property
-    def pending_len(self) -> int:
-        """Tokens known whose entries are not computed yet; 1 while decoding."""
-        return len(self.tokens) - self.computed_len
-
-    @property
-    def num_generated(self) -> int:
-        """Tokens generated so far."""
-        return len(self.tokens) - self.prompt_len
-
-    @property
-    def is_decoding(self) -> bool:
-        """Whether only the last known token is pending."""
-        return self.phase is Phase.RUNNING and len(self.tokens) - self.computed_len == 1
-
-    def admit(self) -> None:
-        """WAITING -> RUNNING."""
-        assert self.phase is Phase.WAITING, self.phase
-        self.phase = Phase.RUNNING
-
-    def retract(self) -> None:
-        """RUNNING -> WAITING: what was computed is given up, tokens stay."""
-        assert self.phase is Phase.RUNNING, self.phase
-        self.phase = Phase.WAITING
-        self.computed_len = 0
-        self._check()
-
-    def advance(self, length: int) -> None:
-        """Counts `length` more tokens as computed."""
-        assert self.phase is Phase.RUNNING, self.phase
-        self.computed_len += length
-        self._check()
-
-    def append(self, token_id: int, logprobs: TokenLogprobs | None) -> TokenEvent:
-        """Adds a generated token; all before it must be computed."""
-        assert self.phase is Phase.RUNNING, self.phase
-        assert self.computed_len == len(self.tokens), (self.computed_len, len(self.tokens))
-        index = self.num_generated
-        self.tokens.append(token_id)
-        if logprobs is not None:
-            self.logprobs.append(logprobs)
-        self._check()
-        return TokenEvent(self.request.request_id, index, token_id, logprobs)
-
-    def natural_end(self) -> FinishReason | None:
-        """The reason to end after the last generated token, if there is one."""
-        if self.tokens[-1] in self.stop_ids:
-            return "stop"
-        return "length" if len(self.tokens) >= self.limit_len else None
-
-    def finish(self, reason: FinishReason, error: str | None = None) -> FinalOutput:
-        """Any live phase -> DONE; the one final output."""
-        assert self.phase is not Phase.DONE, self.request.request_id
-        self.phase = Phase.DONE
-        self.finish_reason = reason
-        generated = tuple(self.tokens[self.prompt_len :])
-        stopped = reason == "stop" and bool(generated) and generated[-1] in self.stop_ids
-        return FinalOutput(
-            request_id=self.request.request_id,
-            token_ids=generated,
-            logprobs=None if self.request.params.logprobs is None else tuple(self.logprobs),
-            finish_reason=reason,
-            stop_token_id=generated[-1] if stopped else None,
-            error=error,
-            prompt_len=self.prompt_len,
-        )
-
-    def _check(self) -> None:
-        total = len(self.tokens)
-        assert 0 <= self.computed_len <= total, (self.computed_len, total)
-        assert self.prompt_len <= total <= self.limit_len, (self.prompt_len, total, self.limit_len)
-        assert self.phase is not Phase.WAITING or self.computed_len == 0, self.computed_len

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from benthic.engine.plan import SampledToken
-from benthic.engine.request import Sequence, TokenLogprobs
+from benthic.engine.request import TokenLogprobs
 from benthic.engine.scoring import top_logprobs
+from benthic.engine.sequence import Sequence
 from benthic.kernels.sample import sample
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 
 from benthic.cache.manager import CacheManager
 from benthic.engine.plan import ScheduledChunk, StepPlan
-from benthic.engine.request import Phase, Sequence
+from benthic.engine.sequence import Phase, Sequence
 
 
 class Scheduler:

@@ -5,13 +5,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Gauges (waiting, running, used and total blocks) and counters since the start (the rest)."""
+    """Gauges (waiting, running, pages, windows, weight version) and counters since the start (the rest)."""
 
     num_waiting: int = 0
     num_running: int = 0
+    num_steps: int = 0
     num_finished: int = 0
+    num_timeouts: int = 0
     num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    """Prompt tokens that were not computed because they were found in the cache."""
+    num_replayed_tokens: int = 0
     num_generated_tokens: int = 0
     num_retractions: int = 0
-    used_blocks: int = 0
-    total_blocks: int = 0
+    num_drafted: int = 0
+    num_accepted: int = 0
+    used_pages: int = 0
+    """Held by live requests."""
+    cached_pages: int = 0
+    """Held by nobody and kept for later prompts; taken when they are needed."""
+    total_pages: int = 0
+    used_windows: int = 0
+    cached_windows: int = 0
+    total_windows: int = 0
+    weight_version: int = 0

@@ -253,4 +253,4 @@ class Channel:
 
 
 def _used_share(stats: EngineStats) -> float:
-    return stats.used_blocks / stats.total_blocks if stats.total_blocks else 0.0
+    return stats.used_pages / stats.total_pages if stats.total_pages else 0.0

@@ -1,0 +1,210 @@
+"""The engine's own mutable record of a live request, and its laws.
+
+    0 <= computed_len <= scheduled_len <= known_len,    prompt_len <= total_len <= known_len <= limit_len
+
+`tokens` are the known ones; `known_len` also counts the token that a pass in flight is about to give, so that the
+next pass can be planned before it is here: its value is then read on the device. `computed_len` counts the rows that
+are committed, `scheduled_len` also those in flight. What waits or is done has nothing in flight and no row.
+
+    WAITING --admit--> RUNNING --finish--> DONE
+       ^                  |
+       `----retract-------'      (its memory is needed by an older request; tokens stay, the rest is recomputed)
+"""
+
+import math
+import secrets
+from enum import StrEnum
+from typing import Protocol
+
+from benthic.engine.request import FinalOutput, FinishReason, Request, RequestReport, TokenEvent, TokenLogprobs
+
+
+class PrefixMatch(Protocol):
+    """What the cache had of a prompt."""
+
+    usable_len: int
+    compressed_len: int
+    cut: str
+
+
+class Row(Protocol):
+    """A request row of the cache."""
+
+    index: int
+    start_len: int
+    stored_len: int
+    replay_len: int
+    match: PrefixMatch
+
+
+class Phase(StrEnum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+
+
+class Sequence:
+    """One live request.
+
+    Args:
+        request: what was asked; already checked.
+        number: arrival order, unique; older requests have smaller numbers.
+        limit_len: prompt and generated tokens together may not exceed this.
+        stop_ids: tokens that end it.
+        is_serial: what it samples depends on its tokens through the host (penalties, a thinking budget): its next
+            pass is planned only when its last result is here.
+        arrived_s: when it came, on the clock of the scheduler's `now`.
+        deadline_s: when it must be done, on that clock.
+    """
+
+    __slots__ = (
+        "accepted", "arrived_s", "computed_len", "cut", "deadline_s", "drafted", "drafts", "finish_reason",
+        "is_serial", "known_len", "limit_len", "logprobs", "match_lens", "num_in_flight", "num_retractions", "number",
+        "phase", "prompt_len", "prompt_logprobs", "queued_s", "replayed", "request", "row", "scheduled_len", "seed",
+        "stop_ids", "tokens", "weight_versions",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        number: int,
+        limit_len: int,
+        stop_ids: frozenset[int],
+        *,
+        is_serial: bool = False,
+        arrived_s: float = 0.0,
+        deadline_s: float = math.inf,
+    ) -> None:
+        self.request = request
+        self.number = number
+        self.limit_len = limit_len
+        self.stop_ids = stop_ids
+        self.is_serial = is_serial
+        self.arrived_s = arrived_s
+        self.deadline_s = deadline_s
+        self.seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
+        self.tokens = list(request.prompt_ids)
+        self.prompt_len = self.known_len = len(self.tokens)
+        self.computed_len = self.scheduled_len = self.num_in_flight = 0
+        self.drafts: tuple[int, ...] = ()
+        """Guesses at the tokens after the last known one; set before planning, taken by the next plan."""
+        self.row: Row | None = None
+        self.phase = Phase.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
+        self.queued_s: float | None = None
+        self.match_lens = (0, 0)
+        """Compressed and usable match at the first admission."""
+        self.cut = "not admitted"
+        self.replayed = self.num_retractions = self.drafted = self.accepted = 0
+        self.weight_versions: list[int] = []
+        self._check()
+
+    @property
+    def total_len(self) -> int:
+        """Tokens known: the prompt and what was generated."""
+        return len(self.tokens)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens generated so far."""
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def pending_len(self) -> int:
+        """Tokens whose rows are not even scheduled; 1 while decoding."""
+        return self.known_len - self.scheduled_len
+
+    @property
+    def is_decoding(self) -> bool:
+        """Whether only the last token is pending."""
+        return self.phase is Phase.RUNNING and self.known_len - self.scheduled_len == 1
+
+    def admit(self, row: Row, now_s: float) -> None:
+        """WAITING -> RUNNING, on a row whose first `row.start_len` tokens need no computing."""
+        assert self.phase is Phase.WAITING, self.phase
+        self.phase = Phase.RUNNING
+        self.row = row
+        self.computed_len = self.scheduled_len = row.start_len
+        self.replayed += row.replay_len
+        if self.queued_s is None:
+            self.queued_s = max(0.0, now_s - self.arrived_s)
+            self.match_lens = (row.match.compressed_len, row.match.usable_len)
+            self.cut = row.match.cut
+        self._check()
+
+    def retract(self) -> None:
+        """RUNNING -> WAITING: the row is given up, tokens stay. Nothing may be in flight."""
+        assert self.phase is Phase.RUNNING and self.num_in_flight == 0, (self.phase, self.num_in_flight)
+        self.phase = Phase.WAITING
+        self.row = None
+        self.computed_len = self.scheduled_len = 0
+        self.drafts = ()
+        self.num_retractions += 1
+        self._check()
+
+    def append(self, token_id: int, logprobs: TokenLogprobs | None = None, weight_version: int = 0) -> TokenEvent:
+        """Adds a generated token."""
+        assert self.phase is Phase.RUNNING, self.phase
+        tokens = self.tokens
+        index = len(tokens) - self.prompt_len
+        tokens.append(token_id)
+        assert len(tokens) <= self.limit_len, (len(tokens), self.limit_len)
+        if logprobs is not None:
+            self.logprobs.append(logprobs)
+        versions = self.weight_versions
+        if not versions or versions[-1] != weight_version:
+            versions.append(weight_version)
+        return TokenEvent(self.request.request_id, index, token_id, logprobs, weight_version)
+
+    def natural_end(self) -> FinishReason | None:
+        """The reason to end after the last token, if there is one."""
+        if self.tokens[-1] in self.stop_ids and len(self.tokens) > self.prompt_len:
+            return "stop"
+        return "length" if len(self.tokens) >= self.limit_len else None
+
+    def finish(self, reason: FinishReason, error: str | None = None) -> FinalOutput:
+        """Any live phase -> DONE; the one final output. A pass in flight may still carry a row of it."""
+        assert self.phase is not Phase.DONE, self.request.request_id
+        self.phase = Phase.DONE
+        self.finish_reason = reason
+        self.row = None
+        generated = tuple(self.tokens[self.prompt_len :])
+        stopped = reason == "stop" and bool(generated) and generated[-1] in self.stop_ids
+        params = self.request.params
+        return FinalOutput(
+            request_id=self.request.request_id,
+            token_ids=generated,
+            logprobs=None if params.logprobs is None else tuple(self.logprobs),
+            finish_reason=reason,
+            stop_token_id=generated[-1] if stopped else None,
+            error=error,
+            prompt_len=self.prompt_len,
+            cached_len=self.match_lens[1],
+            report=self._report(),
+            prompt_logprobs=tuple(self.prompt_logprobs) or None,
+        )
+
+    def _report(self) -> RequestReport:
+        compressed, usable = self.match_lens
+        return RequestReport(
+            prompt_len=self.prompt_len,
+            compressed_match=compressed,
+            usable_match=usable,
+            cut=self.cut,
+            replayed=self.replayed,
+            queued_s=self.queued_s or 0.0,
+            num_retractions=self.num_retractions,
+            drafted=self.drafted,
+            accepted=self.accepted,
+            weight_versions=tuple(self.weight_versions),
+        )
+
+    def _check(self) -> None:
+        total = len(self.tokens)
+        assert 0 <= self.computed_len <= self.scheduled_len <= self.known_len, (self.computed_len, self.scheduled_len)
+        assert self.prompt_len <= total <= self.known_len <= self.limit_len, (total, self.known_len, self.limit_len)
+        assert (self.phase is Phase.RUNNING) == (self.row is not None), self.phase
