@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.layout import WINDOW, CacheLayout
-from benthic.cache.manager import CacheManager
 from benthic.engine.plan import StepPlan
 from benthic.engine.request import Phase, Request, Sequence
 from benthic.engine.sampling import SamplingParams

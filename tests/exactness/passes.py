@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.buffers import CacheBuffers
 from benthic.cache.layout import plan_layout
-from benthic.cache.manager import CacheManager
 from benthic.cache.serving_context import ServingContext
 from benthic.models.packed import PackedContext
 from benthic.models.rotary import layer_frequencies

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.buffers import CacheBuffers
 from benthic.cache.layout import plan_layout
-from benthic.cache.manager import CacheManager
 from benthic.cache.serving_context import ServingContext
 from benthic.models.checkpoint import empty_model
 from benthic.models.rotary import layer_frequencies

@@ -1,134 +1,121 @@
-"""Who holds which cache blocks. Pure bookkeeping: ids only, no tensors, no clock.
+"""Who holds which page and window. Pure bookkeeping: ids only, no tensors, no clock. (Signatures; the body follows.)"""
 
-A sequence owns one table per block kind. Window tables grow with every token and are slid: blocks that no later token
-can read go back and leave the null block in the table, so that a table is always indexed by absolute position. Entry
-tables only grow. Laws: every block is free or in exactly one table; a table covers what its sequence was grown to.
-"""
+from collections.abc import Callable, Hashable, Sequence
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.retention import Retention
+from benthic.cache.row import Row
+from benthic.cache.tables import PageTables
+from benthic.cache.work import CacheStats, CacheWork, Match
 
-from benthic.cache.blocks import NULL_BLOCK, BlockPool
-from benthic.cache.layout import BLOCK_SIZE, WINDOW, CacheLayout, blocks_for
-
-
-@dataclass(slots=True)
-class BlockTable:
-    """Blocks of one sequence: `blocks[ratio][i]` holds rows 64*i .. 64*i + 63 of that kind."""
-
-    blocks: dict[int, list[int]]
-    first_window_block: int = 0
-    """Window blocks before this one are gone (null)."""
-    grown_len: int = 0
-    """Tokens that the tables have room for."""
+Namespace = tuple[Hashable, ...]
 
 
-@dataclass(slots=True)
 class CacheManager:
-    """Owns every block id of a cache.
+    """Matches, opens, grows, commits, forks and closes request rows over one pool of pages and one of windows."""
 
-    `fresh` collects the blocks handed out since `take_fresh`: they must be cleared before a pass reads them, so that
-    nothing of an earlier owner, not even a NaN behind a mask, can reach the new one.
-    """
+    tables: PageTables
 
-    layout: CacheLayout
-    pools: dict[int, BlockPool] = field(init=False)
-    tables: dict[int, BlockTable] = field(init=False)
-    fresh: dict[int, list[int]] = field(init=False)
+    def __init__(
+        self,
+        geometry: CacheGeometry,
+        capacity: CacheCapacity,
+        retention: Retention,
+        *,
+        keeps_extras: bool = False,
+    ) -> None:
+        raise NotImplementedError
 
-    def __post_init__(self) -> None:
-        self.reset()
+    def match(self, tokens: Sequence[int], namespace: Namespace) -> Match:
+        """How much of `tokens` is cached. Changes nothing; at least one token is left to compute."""
+        raise NotImplementedError
 
-    def reset(self) -> None:
-        """Forgets all owners, whatever state an interrupted step left; blocks are cleared when they are taken again."""
-        self.tables = {}
-        self.pools = {ratio: BlockPool(count) for ratio, count in self.layout.num_blocks.items()}
-        self.fresh = {ratio: [] for ratio in self.pools}
+    def open(
+        self,
+        tokens: Sequence[int],
+        prompt_len: int,
+        namespace: Namespace,
+        *,
+        use_cache: bool = True,
+        need_extras: bool = False,
+    ) -> Row | None:
+        """Gives a sequence a row and everything of it that is cached.
 
-    @property
-    def num_used(self) -> int:
-        """Blocks owned, over all kinds."""
-        return sum(pool.num_blocks - pool.num_free for pool in self.pools.values())
+        Args:
+            tokens: all known tokens: the prompt, and the output so far where a retracted request resumes.
+            prompt_len: tokens of the prompt itself: retention keeps the window at its end.
+            namespace: weights and salt: (fingerprint, weight version, salt).
+            use_cache: False neither reuses nor shares pages; forks of the row still share among themselves.
+            need_extras: only pages that have extras are reused.
 
-    @property
-    def num_blocks(self) -> int:
-        """Blocks there are, over all kinds."""
-        return sum(pool.num_blocks for pool in self.pools.values())
+        Returns:
+            None where no row is free or there is no room for the first page; nothing has changed then.
+        """
+        raise NotImplementedError
 
-    def can_open(self, total_len: int, expected: Mapping[int, int]) -> bool:
-        """Whether a new sequence of `total_len` tokens fits while the open ones grow to their `expected` lengths."""
-        for ratio, pool in self.pools.items():
-            if ratio != WINDOW:
-                needs = (
-                    max(0, blocks_for(length, ratio) - len(self.tables[sequence].blocks[ratio]))
-                    for sequence, length in expected.items()
-                )
-                if pool.num_free < blocks_for(total_len, ratio) + sum(needs):
-                    return False
-        return True
+    def room(self, row: Row, want_len: int) -> int:
+        """The longest length <= want_len that `grow` can reach now, evicting what nobody holds. Changes nothing."""
+        raise NotImplementedError
 
-    def open(self, sequence: int, total_len: int) -> BlockTable:
-        """Gives a sequence its tables, with the entry blocks of all its known tokens: a prefill never runs short."""
-        assert sequence not in self.tables, sequence
-        table = BlockTable({ratio: [] for ratio in self.pools})
-        self.tables[sequence] = table
-        for ratio in self.pools:
-            if ratio != WINDOW:
-                self._extend(table, ratio, blocks_for(total_len, ratio))
-        return table
+    def grow(self, row: Row, new_len: int) -> None:
+        """Gives the row pages and windows for positions before `new_len`; `room` must have said that it can."""
+        raise NotImplementedError
 
-    def can_grow(self, sequence: int, new_len: int) -> bool:
-        """Whether the blocks for tokens up to `new_len` are there."""
-        table = self.tables[sequence]
-        return all(
-            pool.num_free >= blocks_for(new_len, ratio) - len(table.blocks[ratio]) for ratio, pool in self.pools.items()
-        )
+    def commit(
+        self,
+        row: Row,
+        new_len: int,
+        tokens: Sequence[int],
+        extras: Callable[[int], object] | None = None,
+    ) -> None:
+        """Declares positions before `new_len` computed and final, and shares the pages that this completes.
 
-    def grow(self, sequence: int, new_len: int) -> None:
-        """Makes room for tokens up to `new_len`; `can_grow` was asked."""
-        table = self.tables[sequence]
-        assert new_len >= table.grown_len, (new_len, table.grown_len)
-        for ratio in self.pools:
-            self._extend(table, ratio, blocks_for(new_len, ratio))
-        table.grown_len = new_len
+        Args:
+            tokens: the sequence's tokens, at least `new_len`; read only where a page completes.
+            extras: called with each completed page's number; what it returns is kept with the page, never changed.
+        """
+        raise NotImplementedError
 
-    def slide(self, sequence: int, computed_len: int) -> None:
-        """Frees window blocks that neither a window nor a compressor of the token `computed_len` or later reads."""
-        table = self.tables[sequence]
-        window = table.blocks[WINDOW]
-        first_kept = max(0, computed_len - self.layout.kept_len + 1) // BLOCK_SIZE
-        if first_kept <= table.first_window_block:
-            return
-        gone = window[table.first_window_block : first_kept]
-        self.pools[WINDOW].give_back(gone)
-        window[table.first_window_block : first_kept] = [NULL_BLOCK] * len(gone)
-        table.first_window_block = first_kept
+    def fork(self, row: Row) -> Row | None:
+        """A second row in the same committed state, at any length. None: no row is free, or no room for the copies.
 
-    def release(self, sequence: int) -> None:
-        """Takes back everything that a sequence owns."""
-        table = self.tables.pop(sequence)
-        for ratio, blocks in table.blocks.items():
-            self.pools[ratio].give_back([block for block in blocks if block != NULL_BLOCK])
+        Device copies are queued; both rows may go on at once.
+        """
+        raise NotImplementedError
 
-    def take_fresh(self) -> dict[int, list[int]]:
-        """Blocks handed out since the last call, by kind."""
-        fresh, self.fresh = self.fresh, {ratio: [] for ratio in self.pools}
-        return fresh
+    def close(self, row: Row, *, finished: bool) -> None:
+        """Ends a row at any moment, also with a pass in flight.
+
+        Args:
+            finished: the output is complete: its end is a checkpoint. False for abort and retraction: the last
+                window stays as long as nobody needs the room.
+        """
+        raise NotImplementedError
+
+    def row_extras(self, row: Row) -> list[object]:
+        """Extras of the pages that were cached when the row was opened: positions before `stored_len`, in order."""
+        raise NotImplementedError
+
+    def flush(self, keep_namespaces: Sequence[Namespace] = ()) -> None:
+        """Evicts everything that nobody holds, except in the given namespaces."""
+        raise NotImplementedError
+
+    def begin_pass(self, step: int) -> None:
+        """A pass was launched: ids freed from now on are not handed out before it has ended. Steps ascend."""
+        raise NotImplementedError
+
+    def end_pass(self, step: int) -> None:
+        """The oldest pass in flight has ended."""
+        raise NotImplementedError
+
+    def take_work(self) -> CacheWork:
+        """The device work since the last call; it must be done before the next pass. Call it for every pass."""
+        raise NotImplementedError
 
     def check(self) -> None:
-        """Asserts the laws over all tables."""
-        for ratio, pool in self.pools.items():
-            pool.check([b for table in self.tables.values() for b in table.blocks[ratio] if b != NULL_BLOCK])
-        for table in self.tables.values():
-            gone, window = table.first_window_block, table.blocks[WINDOW]
-            assert all(block == NULL_BLOCK for block in window[:gone]), "a slid block is still in the table"
-            assert NULL_BLOCK not in window[gone:], "a hole in the window"
-            for ratio, blocks in table.blocks.items():
-                assert len(blocks) >= blocks_for(table.grown_len, ratio), "a table is shorter than its sequence"
+        """Asserts every structural and conservation law, and recomputes all counters. Slow: for tests and idling."""
+        raise NotImplementedError
 
-    def _extend(self, table: BlockTable, ratio: int, count: int) -> None:
-        missing = count - len(table.blocks[ratio])
-        if missing > 0:
-            taken = self.pools[ratio].take(missing)
-            table.blocks[ratio] += taken
-            self.fresh[ratio] += taken
+    def stats(self) -> CacheStats:
+        """Counts of now and since the start."""
+        raise NotImplementedError

@@ -11,9 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benthic.cache.block_manager import BlockTable
 from benthic.cache.buffers import CacheBuffers
 from benthic.cache.layout import BLOCK_SIZE, CSA, WINDOW
-from benthic.cache.manager import BlockTable
 from benthic.kernels.compress_kv import CompletedBlocks, plan_completed
 from benthic.kernels.rope import RopeTable, rope_table
 from benthic.kernels.sparse_attention import BLOCK, BlockTables, TilePlan, plan_tiles

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.buffers import CacheBuffers
-from benthic.cache.manager import CacheManager
 from benthic.cache.serving_context import ServingContext
 from benthic.engine.plan import StepPlan
 from benthic.engine.sequence import Sequence

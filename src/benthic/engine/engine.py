@@ -6,8 +6,8 @@ exactly one FinalOutput from `step` or `fail_all`.
 
 from collections.abc import Sequence as Seq
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.layout import plan_layout
-from benthic.cache.manager import CacheManager
 from benthic.engine.config import EngineConfig
 from benthic.engine.cpu import hold_threads
 from benthic.engine.plan import SampledToken, ScheduledChunk

@@ -5,8 +5,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.buffers import CacheBuffers
-from benthic.cache.manager import CacheManager
 from benthic.engine.batch import build_batch
 from benthic.engine.plan import StepPlan, StepResult
 from benthic.engine.sampler import sample_tokens

@@ -13,7 +13,7 @@ retracts each sequence at most once and looks at each queue once: bounded work.
 from collections import deque
 from collections.abc import Iterable
 
-from benthic.cache.manager import CacheManager
+from benthic.cache.block_manager import CacheManager
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.sequence import Phase, Sequence
 

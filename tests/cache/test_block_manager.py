@@ -5,9 +5,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
+from benthic.cache.block_manager import CacheManager
 from benthic.cache.blocks import NULL_BLOCK, BlockPool
 from benthic.cache.layout import BLOCK_SIZE, WINDOW, CacheLayout, blocks_for
-from benthic.cache.manager import CacheManager
 from benthic.errors import CapacityError
 
 KEPT_LEN = 128
