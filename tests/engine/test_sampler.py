@@ -4,11 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import Request
-from benthic.engine.sampler import sample_tokens
+from benthic.engine.sampler import sample_rows, sample_tokens
 from benthic.engine.sampling import SamplingParams
-from benthic.engine.scoring import top_logprobs
+from benthic.engine.scoring import ranked_logprobs
 from benthic.engine.sequence import Sequence
 
 VOCAB_SIZE = 300
@@ -37,6 +38,9 @@ MIXED = [
     {"temperature": 1.0, "min_p": 0.1, "logprobs": 0},
     {"temperature": 0.0, "logprobs": 2},
     {"temperature": 1.0, "min_tokens": 3},
+    {"temperature": 0.9, "repetition_penalty": 1.5, "logprobs": 1},
+    {"temperature": 1.1, "logit_bias": {3: 5.0, 4: -100.0}, "top_k": 7},
+    {"temperature": 1.0, "thinking_budget": 0, "reasoning_end_id": 77, "logprobs": 3},
 ]
 
 
@@ -46,15 +50,6 @@ def test_rows_with_different_wishes_get_what_they_would_get_alone() -> None:
     together = sample_tokens(logits, sequences)
     for row, sequence in enumerate(sequences):
         assert sample_tokens(logits[row : row + 1], [sequence]) == (together[row],)
-
-
-def test_draws_follow_the_distribution() -> None:
-    # Chi-square over 8 likely tokens, 4000 positions: 99.99 % of fair samplers stay below 35.
-    logits = torch.log(torch.tensor([0.3, 0.2, 0.15, 0.1, 0.1, 0.08, 0.05, 0.02]))[None].expand(4000, -1)
-    sequences = [sequence_of(i, 1 + i % 900, seed=i // 900, temperature=1.0) for i in range(4000)]
-    counts = torch.bincount(torch.tensor([token.token_id for token in sample_tokens(logits, sequences)]), minlength=8)
-    expected = logits[0].exp() * 4000
-    assert ((counts - expected).square() / expected).sum() < 35
 
 
 @pytest.mark.parametrize("params", [{"temperature": 0.0}, {"temperature": 1.0, "top_k": 1}, {"top_p": 1e-9}])
@@ -92,7 +87,50 @@ def test_a_row_that_is_not_finite_gives_an_error_and_the_others_their_tokens(bad
 @pytest.mark.parametrize("granularity", [1e-4, 0.5, 4.0], ids=["no ties", "some ties", "many ties"])
 def test_the_most_likely_tokens_are_in_order_and_ties_by_lower_id(granularity: float) -> None:
     logits = (random_logits(20, 6) / granularity).round() * granularity
-    found = top_logprobs(logits, [0] * 20, 5)
+    found = ranked_logprobs(logits, torch.zeros(20, dtype=torch.int64), 5).read()
     for row, entry in zip(logits.tolist(), found, strict=True):
         expected = sorted(range(VOCAB_SIZE), key=lambda token: (-row[token], token))[:5]
         assert [token for token, _ in entry.top] == expected
+
+
+def test_log_probabilities_are_of_the_raw_logits_whatever_the_rules() -> None:
+    logits = random_logits(1, 7)
+    [token] = sample_tokens(
+        logits, [sequence_of(thinking_budget=0, reasoning_end_id=123, logprobs=2, logit_bias={1: 9})]
+    )
+    raw = logits[0].log_softmax(-1)
+    best = sorted(range(VOCAB_SIZE), key=lambda i: -raw[i])[:2]
+    assert token.token_id == 123
+    assert token.logprobs is not None
+    assert token.logprobs.chosen == pytest.approx(float(raw[123]), abs=1e-5)
+    assert [i for i, _ in token.logprobs.top] == best
+
+
+def test_a_zero_below_and_a_zero_above_are_equals() -> None:
+    logits = torch.tensor([[-1.0, -0.0, 0.0, -0.0, -2.0]])
+    assert ranked_logprobs(logits, torch.tensor([0]), 4).read()[0].top[0][0] == 1
+    assert [token for token, _ in ranked_logprobs(logits, torch.tensor([0]), 5).read()[0].top] == [1, 2, 3, 0, 4]
+
+
+def test_more_alternatives_than_there_are_tokens_give_all_tokens() -> None:
+    [found] = ranked_logprobs(torch.zeros(1, 3), torch.tensor([2]), 20).read()
+    assert [token for token, _ in found.top] == [0, 1, 2]
+
+
+def test_a_verified_row_draws_what_its_drafts_would_lead_to() -> None:
+    logits = random_logits(4, 8)
+    drafts = (4, 9, 4)
+    rules = {"presence_penalty": 2.0, "repetition_penalty": 3.0, "temperature": 1.5, "logprobs": 1}
+    verified = sequence_of(**rules)
+    rows = [SampledRow(verified, 5 + i, drafts[:i]) for i in range(4)]
+    together = sample_rows(logits, rows).result()
+    alone = sequence_of(**rules)
+    for i in range(4):
+        assert sample_tokens(logits[i : i + 1], [alone]) == (together[i],)
+        alone.tokens += drafts[i : i + 1]
+
+
+def test_the_drawn_tokens_are_there_before_the_host_reads_them() -> None:
+    pending = sample_rows(random_logits(3, 9), [SampledRow(sequence_of(i), 5) for i in range(3)])
+    assert pending.token_ids.tolist() == [token.token_id for token in pending.result()]
+    assert pending.token_ids.dtype is torch.int64

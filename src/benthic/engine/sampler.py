@@ -1,72 +1,102 @@
-"""From logits to next tokens. What a row draws depends on its logits, its seed and its position alone."""
+"""From logits to next tokens. What a row draws depends on its logits, its rules, its seed and its position alone."""
 
 from collections.abc import Sequence as Seq
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from benthic.engine.host_copy import HostCopy, to_device
+from benthic.engine.logits_rules import SampledRow, apply_rules
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import TokenLogprobs
-from benthic.engine.scoring import top_logprobs
+from benthic.engine.scoring import RankedLogprobs, ranked_logprobs
 from benthic.engine.sequence import Sequence
 from benthic.kernels.sample import sample
 
 
-def sample_tokens(logits: Tensor, sequences: Seq[Sequence]) -> tuple[SampledToken, ...]:
-    """Chooses the next token of each sequence.
+class PendingSamples:
+    """Tokens that are drawn on the device and on their way to the host."""
+
+    def __init__(
+        self, rows: Seq[SampledRow], token_ids: Tensor, is_finite: Tensor, logprobs: dict[int, int], ranked: Seq[Tensor]
+    ) -> None:
+        self.token_ids = token_ids
+        """int64 [N], on the logits' device: what the next pass may read without the host."""
+        self._positions = [row.position for row in rows]
+        self._logprobs = logprobs
+        self._copy = HostCopy([token_ids, is_finite, *ranked])
+
+    def result(self) -> tuple[SampledToken, ...]:
+        """The N tokens, waiting for them. A row with a logit that is NaN or infinite holds an error."""
+        token_ids, is_finite, *ranked = self._copy.wait()
+        logprobs = self._read_logprobs(RankedLogprobs(*ranked)) if ranked else {}
+        return tuple(
+            SampledToken(token, logprobs.get(row))
+            if fine
+            else SampledToken(token, None, f"the logits after {self._positions[row]} tokens are not finite numbers")
+            for row, (token, fine) in enumerate(zip(token_ids.tolist(), is_finite.tolist(), strict=True))
+        )
+
+    def _read_logprobs(self, ranked: RankedLogprobs) -> dict[int, TokenLogprobs]:
+        """By row, each cut to the number of alternatives it asked for."""
+        counted = zip(self._logprobs.items(), ranked.read(), strict=True)
+        return {row: TokenLogprobs(found.chosen, found.top[:count]) for (row, count), found in counted}
+
+
+def sample_rows(logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
+    """Chooses one token a row; nothing here waits for the device.
 
     Args:
-        logits: float32 [B, V], one row a sequence, in order.
-
-    Returns:
-        B tokens. A row with a logit that is NaN or infinite gives an error and leaves the others alone.
+        logits: float32 [N, V].
+        rows: what each row of logits belongs to. Rows of one sequence, verified drafts, each name the drafts before
+            them, and get the tokens that they would get if these had been generated.
     """
-    finite = torch.isfinite(logits).all(dim=-1)
-    are_finite = finite.tolist()
-    clean = logits if all(are_finite) else logits.masked_fill(~finite[:, None], 0.0)
-    chosen = _draw(_ban_early_stops(clean, sequences), sequences).tolist()
-    logprobs = _logprobs(clean, chosen, sequences)
-    return tuple(
-        SampledToken(chosen[row], logprobs[row])
-        if are_finite[row]
-        else SampledToken(chosen[row], None, f"the logits after {sequence.total_len} tokens are not finite numbers")
-        for row, sequence in enumerate(sequences)
-    )
+    assert len(logits) == len(rows), (len(logits), len(rows))
+    least, most = torch.aminmax(logits, dim=-1)
+    is_finite = torch.isfinite(least) & torch.isfinite(most)
+    if logits.is_cuda or not bool(is_finite.all()):
+        logits = torch.where(is_finite[:, None], logits, 0.0)
+    token_ids = _draw(apply_rules(logits, rows), rows)
+    wanted = {
+        row: count for row, entry in enumerate(rows) if (count := entry.sequence.request.params.logprobs) is not None
+    }
+    ranked = _rank(logits, token_ids, wanted) if wanted else ()
+    return PendingSamples(rows, token_ids, is_finite, wanted, ranked)
 
 
-def _draw(logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
-    params = [sequence.request.params for sequence in sequences]
-    device = logits.device
+def sample_tokens(logits: Tensor, sequences: Seq[Sequence]) -> tuple[SampledToken, ...]:
+    """The next token of each sequence, from its row of logits [N, V]."""
+    return sample_rows(logits, [SampledRow(sequence, len(sequence.tokens)) for sequence in sequences]).result()
+
+
+def _draw(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
+    """One copy to the device holds all settings: its rows are int64, or float64 seen as such."""
+    settings = [row.sequence.request.params for row in rows]
+    host = np.empty((6, len(rows)), np.int64)
+    host[0] = [row.sequence.seed for row in rows]
+    host[1] = [row.position for row in rows]
+    host[2] = [params.top_k for params in settings]
+    values = host[3:].view(np.float64)
+    values[0] = [params.temperature for params in settings]
+    values[1] = [params.top_p for params in settings]
+    values[2] = [params.min_p for params in settings]
+    cuts = bool(host[2].any() or (values[1] < 1.0).any() or values[2].any())
+    both = to_device(torch.from_numpy(host), logits.device)
+    shares = both[3:].view(torch.float64).to(torch.float32)
     return sample(
         logits,
-        temperature=torch.tensor([p.temperature for p in params], dtype=torch.float32, device=device),
-        top_k=torch.tensor([p.top_k for p in params], device=device),
-        top_p=torch.tensor([p.top_p for p in params], dtype=torch.float32, device=device),
-        min_p=torch.tensor([p.min_p for p in params], dtype=torch.float32, device=device),
-        seeds=torch.tensor([sequence.seed for sequence in sequences], device=device),
-        positions=torch.tensor([sequence.total_len for sequence in sequences], device=device),
+        temperature=shares[0],
+        top_k=both[2] if cuts else None,
+        top_p=shares[1] if cuts else None,
+        min_p=shares[2] if cuts else None,
+        seeds=both[0],
+        positions=both[1],
     )
 
 
-def _ban_early_stops(logits: Tensor, sequences: Seq[Sequence]) -> Tensor:
-    """-inf at the stopping tokens of sequences that have not reached `min_tokens`."""
-    rows = [row for row, s in enumerate(sequences) if s.num_generated < s.request.params.min_tokens and s.stop_ids]
-    if not rows:
-        return logits
-    logits = logits.clone()
-    for row in rows:
-        logits[row, sorted(sequences[row].stop_ids)] = float("-inf")
-    return logits
-
-
-def _logprobs(logits: Tensor, chosen: Seq[int], sequences: Seq[Sequence]) -> list[TokenLogprobs | None]:
-    """Of the rows whose request wants them, each cut to the number of alternatives it asked for."""
-    wanted = {row: s.request.params.logprobs for row, s in enumerate(sequences)}
-    counts = {row: count for row, count in wanted.items() if count is not None}
-    found: list[TokenLogprobs | None] = [None] * len(wanted)
-    if counts:
-        picked = logits.index_select(0, torch.tensor(list(counts), device=logits.device))
-        tops = top_logprobs(picked, [chosen[row] for row in counts], max(counts.values()))
-        for (row, count), top in zip(counts.items(), tops, strict=True):
-            found[row] = TokenLogprobs(top.chosen, top.top[:count])
-    return found
+def _rank(logits: Tensor, token_ids: Tensor, wanted: dict[int, int]) -> RankedLogprobs:
+    if len(wanted) < len(logits):
+        places = to_device(torch.tensor(list(wanted)), logits.device)
+        logits, token_ids = logits[places], token_ids[places]
+    return ranked_logprobs(logits, token_ids, max(wanted.values()))

@@ -1,80 +1,136 @@
-"""Logits and log-probabilities of given tokens, on the packed path that training uses.
+"""Log-probabilities of given tokens: of a pass's rows, and of whole texts on the packed path that training uses.
 
-The engine reaches the same numbers through the cache, token by token: they are equal bit for bit.
+The engine reaches the numbers of the packed path through the cache, token by token: they are equal bit for bit.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from benthic.engine.host_copy import HostCopy, to_device
 from benthic.engine.request import TokenLogprobs
 from benthic.kernels.cross_entropy import token_logprobs
+from benthic.models.config import ModelConfig
 from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.transformer import Transformer
 
-ROWS_PER_BLOCK = 1024
-"""Rows whose logits exist together."""
+BLOCK_BYTES = 64 << 20
+"""Of logits that exist together."""
+
+
+class Head(Protocol):
+    """What scoring needs of a model."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+    @property
+    def min_rows(self) -> int: ...
+    def logits(self, hidden: Tensor) -> Tensor: ...
+
+
+class RankedLogprobs(NamedTuple):
+    """Natural log-probabilities of R rows: float32 chosen [R], int64 top_ids [R, K], float32 top [R, K], best first."""
+
+    chosen: Tensor
+    top_ids: Tensor
+    top: Tensor
+
+    def read(self) -> list[TokenLogprobs]:
+        """One record a row, from tensors on the CPU."""
+        rows = zip(self.chosen.tolist(), self.top_ids.tolist(), self.top.tolist(), strict=True)
+        return [TokenLogprobs(own, tuple(zip(ids, values, strict=True))) for own, ids, values in rows]
+
+
+class PendingLogprobs:
+    """Log-probabilities of given tokens on their way to the host."""
+
+    def __init__(self, blocks: Sequence[RankedLogprobs]) -> None:
+        self._copy = HostCopy([torch.cat(column) for column in zip(*blocks, strict=True)])
+
+    def result(self) -> list[TokenLogprobs]:
+        """One a token, in order, waiting for them."""
+        columns = self._copy.wait()
+        return RankedLogprobs(*columns).read() if columns else []
+
+
+def score_rows(model: Head, hidden: Tensor, targets: Sequence[int], num_top: int) -> PendingLogprobs:
+    """log p(targets[r] | the prefix of row r) and the `num_top` most likely there, for rows of a pass.
+
+    This is how the engine scores prompts: of a chunk that computes tokens start .. start + n - 1, the rows give
+    tokens start + 1 .. start + n. Logits exist for BLOCK_BYTES at a time. Nothing here waits for the device.
+
+    Args:
+        hidden: [R, D], what the model's head reads; R = len(targets).
+    """
+    assert len(hidden) == len(targets), (len(hidden), len(targets))
+    ids = to_device(torch.tensor(targets, dtype=torch.int64), hidden.device)
+    blocks = _logit_blocks(model, hidden)
+    return PendingLogprobs([ranked_logprobs(part, ids[start : start + len(part)], num_top) for start, part in blocks])
+
+
+def ranked_logprobs(logits: Tensor, chosen: Tensor, num_top: int) -> RankedLogprobs:
+    """Log-probabilities of one chosen token a row and of the `num_top` most likely; equals in the order of their ids.
+
+    Args:
+        logits: float32 [R, V].
+        chosen: int64 [R].
+    """
+    best = most_likely(logits, num_top)
+    values = token_logprobs(logits, torch.cat([chosen[:, None], best], dim=1))
+    return RankedLogprobs(values[:, 0], best, values[:, 1:])
+
+
+def most_likely(logits: Tensor, count: int) -> Tensor:
+    """Ids of the largest logits of each row, int64 [R, count], largest first, equals by lower id.
+
+    float32 values have the order of their bits, the lower 31 of which are turned round below zero. Put before the
+    id they make 64-bit integers that are all different, so that no implementation has a choice.
+    """
+    size = logits.shape[1]
+    bits = (logits + 0.0).view(torch.int32)  # -0 becomes 0
+    rank = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
+    order = (rank << 32) + torch.arange(size - 1, -1, -1, device=logits.device)
+    return torch.topk(order, min(count, size)).indices
 
 
 @torch.inference_mode()
 def packed_logits(model: Transformer, ids: Sequence[int]) -> Tensor:
     """Next-token logits after each prefix of `ids`: float32 [len, V] on the CPU."""
-    return torch.cat([block.cpu() for _, block in _logit_blocks(model, ids)])
+    return torch.cat([block.cpu() for _, block in _logit_blocks(model, _packed_hidden(model, ids))])[: len(ids)]
 
 
 @torch.inference_mode()
 def packed_logprobs(model: Transformer, ids: Sequence[int]) -> Tensor:
     """log p(ids[t + 1] | ids[0 .. t]): float32 [len - 1] on the CPU."""
+    hidden = _packed_hidden(model, ids)[: len(ids)]
     targets = torch.tensor([*ids[1:], 0], device=model.device)
-    parts = [token_logprobs(block, targets[start : start + len(block)]) for start, block in _logit_blocks(model, ids)]
-    return torch.cat(parts)[:-1].cpu()
+    blocks = _logit_blocks(model, hidden)
+    return torch.cat([token_logprobs(part, targets[start : start + len(part)]) for start, part in blocks])[:-1].cpu()
 
 
 @torch.inference_mode()
 def prompt_logprobs(model: Transformer, ids: Sequence[int], num_top: int) -> list[TokenLogprobs | None]:
     """Log-probabilities of every token with the `num_top` most likely at its place; None for the first token."""
-    found: list[TokenLogprobs | None] = [None]
-    for start, block in _logit_blocks(model, ids):
-        targets = ids[start + 1 : start + 1 + len(block)]
-        found += top_logprobs(block[: len(targets)], targets, num_top)
-    return found
+    hidden = _packed_hidden(model, ids)[: len(ids) - 1]
+    return [None, *score_rows(model, hidden, ids[1:], num_top).result()]
 
 
-def top_logprobs(logits: Tensor, chosen: Sequence[int], num_top: int) -> list[TokenLogprobs]:
-    """Log-probabilities of one chosen token a row and of the `num_top` most likely; equals in the order of their ids.
-
-    Args:
-        logits: float32 [R, V].
-        chosen: R token ids.
-    """
-    own = token_logprobs(logits, torch.tensor(chosen, dtype=torch.int64, device=logits.device)).tolist()
-    if num_top == 0:
-        return [TokenLogprobs(value, ()) for value in own]
-    best = _most_likely(logits, num_top)
-    values = torch.stack([token_logprobs(logits, column) for column in best.unbind(1)], dim=1)
-    pairs = zip(own, best.tolist(), values.tolist(), strict=True)
-    return [TokenLogprobs(value, tuple(zip(ids, tops, strict=True))) for value, ids, tops in pairs]
-
-
-def _most_likely(logits: Tensor, count: int) -> Tensor:
-    """Ids of the largest logits of each row, int64 [R, count], largest first, equals by lower id."""
-    count = min(count, logits.shape[1])
-    best = torch.topk(logits, count)
-    if bool(((logits >= best.values[:, -1:]).sum(-1) > count).any()):
-        # Several tokens share the last place, and topk takes any of them.
-        return torch.sort(logits, dim=-1, descending=True, stable=True).indices[:, :count]
-    by_id = best.indices.sort(dim=-1).values
-    order = torch.sort(logits.gather(1, by_id), dim=-1, descending=True, stable=True).indices
-    return by_id.gather(1, order)
-
-
-def _logit_blocks(model: Transformer, ids: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
-    """(first row, logits [rows, V]) in blocks; each product has at least `min_rows` rows."""
+def _packed_hidden(model: Transformer, ids: Sequence[int]) -> Tensor:
+    """At least `len(ids)` rows; those beyond are padding."""
     rows = build_rows([(0, 0, ids)], model.min_rows, model.device)
-    hidden = model.hidden(model(rows, PackedContext(model.config, rows)))
-    for start in range(0, rows.num_rows, ROWS_PER_BLOCK):
-        end = min(start + ROWS_PER_BLOCK, rows.num_rows)
-        first = max(0, min(start, end - model.min_rows))
-        yield start, model.logits(hidden[first : max(end, model.min_rows)])[start - first : end - first]
+    return model.hidden(model(rows, PackedContext(model.config, rows)))
+
+
+def _logit_blocks(model: Head, hidden: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """(first row, logits [rows, V]) in blocks; each product has at least `min_rows` rows."""
+    count, least = len(hidden), model.min_rows
+    if 0 < count < least:
+        hidden = torch.cat([hidden, hidden[:1].expand(least - count, -1)])
+    size = max(least, BLOCK_BYTES // (4 * model.config.vocab_size))
+    for start in range(0, count, size):
+        end = min(start + size, count)
+        first = max(0, min(start, end - least))
+        yield start, model.logits(hidden[first : max(end, least)])[start - first : end - first]

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from benthic.engine.request import FinalOutput, FinishReason, Request, RequestReport, TokenEvent, TokenLogprobs
+from benthic.engine.token_counts import TokenCounts
 
 
 class PrefixMatch(Protocol):
@@ -63,7 +64,7 @@ class Sequence:
         "accepted", "arrived_s", "computed_len", "cut", "deadline_s", "drafted", "drafts", "finish_reason",
         "is_serial", "known_len", "limit_len", "logprobs", "match_lens", "num_in_flight", "num_retractions", "number",
         "phase", "prompt_len", "prompt_logprobs", "queued_s", "replayed", "request", "row", "scheduled_len", "seed",
-        "stop_ids", "tokens", "weight_versions",
+        "stop_ids", "token_counts", "tokens", "weight_versions",
     )  # fmt: skip
 
     def __init__(
@@ -101,6 +102,8 @@ class Sequence:
         self.cut = "not admitted"
         self.replayed = self.num_retractions = self.drafted = self.accepted = 0
         self.weight_versions: list[int] = []
+        self.token_counts: TokenCounts | None = None
+        """The sampler's, where penalties look back on the tokens."""
         self._check()
 
     @property

@@ -9,21 +9,21 @@ from benthic.kernels.cross_entropy.reference import token_logprobs_ref
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, *, impl: Impl = "auto") -> Tensor:
-    """log-softmax of each row at one id; the one function that trainer, scorer and engine share.
+    """log-softmax of each row at one id or several; the one function that trainer, scorer and engine share.
 
     Args:
         logits: float32 [R, V].
-        ids: int64 [R].
+        ids: int64 [R] or [R, K].
 
     Returns:
-        float32 [R]. The same row has the same bits in any batch.
+        float32, of the shape of `ids`. The same row has the same bits in any batch.
 
     Raises:
         KernelInputError: the shapes do not fit.
     """
-    if logits.dim() != 2 or ids.shape != logits.shape[:1]:
+    if logits.dim() != 2 or ids.dim() not in (1, 2) or ids.shape[:1] != logits.shape[:1]:
         raise KernelInputError(
-            f"logits have shape {tuple(logits.shape)}, ids {tuple(ids.shape)}; they must be [R, V], [R]"
+            f"logits have shape {tuple(logits.shape)}, ids {tuple(ids.shape)}; they must be [R, V], [R] or [R, K]"
         )
     require_reference(impl, "token_logprobs")
     return token_logprobs_ref(logits, ids)

@@ -7,4 +7,5 @@ from benthic.kernels.precision import wide
 
 def token_logprobs_ref(logits: Tensor, ids: Tensor) -> Tensor:
     logits = wide(logits)
-    return logits.gather(1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+    values = logits.gather(1, ids if ids.dim() == 2 else ids[:, None]) - logits.logsumexp(-1, keepdim=True)
+    return values if ids.dim() == 2 else values[:, 0]

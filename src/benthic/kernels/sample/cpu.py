@@ -14,7 +14,7 @@ from torch import Tensor
 from benthic.kernels.numba_kernel import kernel
 from benthic.kernels.precision import wide
 from benthic.kernels.sample.random_numbers import uniform
-from benthic.kernels.sample.reference import ONE
+from benthic.kernels.sample.reference import ONE, Cuts
 
 SHIFT = 7
 """Each try takes tokens that are down to 2^-7 times less likely than those before."""
@@ -22,21 +22,14 @@ NUM_TRIES = 6
 """2^-42 is below the smallest weight there is."""
 
 
-def sample_cpu(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seeds: Tensor,
-    positions: Tensor,
-) -> Tensor:
+def sample_cpu(logits: Tensor, temperature: Tensor, cuts: Cuts | None, seeds: Tensor, positions: Tensor) -> Tensor:
     """See `sample`."""
     values = wide(logits).contiguous().numpy()
     heat = temperature.numpy()
     if not (heat > 0).any():
         return torch.from_numpy(_greedy(values))
     exponentials = torch.from_numpy(_relative(values, heat)).exp_().numpy()
+    top_k, top_p, min_p = cuts or Cuts(torch.zeros_like(seeds), torch.ones_like(temperature), torch.zeros(len(values)))
     limits = (top_k.numpy(), top_p.to(torch.float64).numpy(), min_p.to(torch.float64).numpy())
     return torch.from_numpy(_draw(exponentials, values, heat, uniform(seeds, positions).numpy(), *limits))
 

@@ -3,20 +3,21 @@
 from collections.abc import Callable
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
-from benthic.kernels.sample.reference import sample_ref
+from benthic.kernels.sample.reference import Cuts, sample_ref
 
 
 def sample(
     logits: Tensor,
     *,
     temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
+    top_k: Tensor | None,
+    top_p: Tensor | None,
+    min_p: Tensor | None,
     seeds: Tensor,
     positions: Tensor,
     impl: Impl = "auto",
@@ -28,9 +29,9 @@ def sample(
     Args:
         logits: float32 [B, V]; -inf forbids a token, NaN likewise.
         temperature: float32 [B]; 0 takes the largest logit, the lower index on ties.
-        top_k: int64 [B]; 0 is off.
-        top_p: float32 [B] in (0, 1]; 1 is off. The best token is always kept.
-        min_p: float32 [B] in [0, 1]; 0 is off. Relative to the most likely token.
+        top_k: int64 [B]; 0 is off. None: off for all rows; without any of the three cuts nothing is ranked.
+        top_p: float32 [B] in (0, 1]; 1 is off. The best token is always kept. None: off for all rows.
+        min_p: float32 [B] in [0, 1]; 0 is off. Relative to the most likely token. None: off for all rows.
         seeds: int64 [B].
         positions: int64 [B], the position that the drawn token will have.
 
@@ -44,11 +45,18 @@ def sample(
         raise KernelInputError(f"logits have shape {tuple(logits.shape)}; they must be [B, V] with V > 0")
     for name, value in (("temperature", temperature), ("top_k", top_k), ("top_p", top_p), ("min_p", min_p),
                         ("seeds", seeds), ("positions", positions)):  # fmt: skip
-        if value.shape != logits.shape[:1]:
+        if value is not None and value.shape != logits.shape[:1]:
             raise KernelInputError(f"{name} has shape {tuple(value.shape)}; it must be [{logits.shape[0]}]")
+    cuts = None
+    if not (top_k is top_p is min_p is None):
+        cuts = Cuts(
+            torch.zeros_like(seeds) if top_k is None else top_k,
+            torch.ones_like(temperature) if top_p is None else top_p,
+            torch.zeros_like(temperature) if min_p is None else min_p,
+        )
     if uses_cpu_kernel(impl, logits):
-        return _cpu()(logits, temperature, top_k, top_p, min_p, seeds, positions)
-    return sample_ref(logits, temperature, top_k, top_p, min_p, seeds, positions)
+        return _cpu()(logits, temperature, cuts, seeds, positions)
+    return sample_ref(logits, temperature, cuts, seeds, positions)
 
 
 @cache

@@ -8,6 +8,8 @@ these, those with w >= min_p times the largest. The draw is the first kept token
 weight exceeds u times the total.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -17,18 +19,19 @@ from benthic.kernels.sample.random_numbers import uniform
 ONE = 2.0**40
 
 
-def sample_ref(
-    logits: Tensor,
-    temperature: Tensor,
-    top_k: Tensor,
-    top_p: Tensor,
-    min_p: Tensor,
-    seeds: Tensor,
-    positions: Tensor,
-) -> Tensor:
+class Cuts(NamedTuple):
+    """int64 top_k [B], float32 top_p [B] and min_p [B]."""
+
+    top_k: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+
+def sample_ref(logits: Tensor, temperature: Tensor, cuts: Cuts | None, seeds: Tensor, positions: Tensor) -> Tensor:
     logits = wide(logits)
     weights = integer_weights(logits, temperature)
-    weights = torch.where(kept(logits, weights, top_k, top_p, min_p), weights, 0)
+    if cuts is not None:
+        weights = torch.where(kept(logits, weights, *cuts), weights, 0)
     cumulative = weights.cumsum(-1)
     total = cumulative[:, -1:]
     threshold = (uniform(seeds, positions)[:, None] * total).to(torch.int64).minimum(total - 1)
