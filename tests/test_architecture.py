@@ -31,8 +31,9 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "llm": frozenset({"engine", "text", "models", "base"}),
     "server": frozenset({"engine", "text", "base"}),
     "rl": frozenset({"engine", "train", "sandbox", "text", "base"}),
+    "bench": frozenset({"engine", "cache", "models.config", "base"}),
     "cli": frozenset(
-        {"server", "llm", "tasks", "rl", "engine", "train", "sandbox", "text", "cache", "parallel", "models"}
+        {"bench", "server", "llm", "tasks", "rl", "engine", "train", "sandbox", "text", "cache", "parallel", "models"}
         | {"kernels", "base"}
     ),
     "__main__": frozenset({"cli"}),

@@ -12,6 +12,7 @@
     |   `-- Cancelled
     |-- CapacityError                     no room now; the same request may succeed later
     |-- TrainingError                     a run that cannot go on: values that are not finite
+    |-- BenchError                        a measurement that cannot be made: no server, a broken answer
     `-- DataError (ValueError)            training data
 
 A message says what was wrong, the value, and what would be right. Programmer mistakes assert instead.
@@ -72,3 +73,7 @@ class DataError(BenthicError, ValueError):
 
 class TrainingError(BenthicError):
     """A training run cannot go on."""
+
+
+class BenchError(BenthicError):
+    """A measurement cannot be made as asked."""

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from benthic import __version__
+from benthic.cli.bench import bench
 from benthic.cli.chat import chat
 from benthic.cli.convert import convert
 from benthic.cli.evaluate import evaluate
@@ -24,7 +25,7 @@ from benthic.server.errors import ApiError
 
 USER_MISTAKE = 2
 INTERRUPTED = 130
-TAKE_LEAVES = frozenset({"serve", "chat", "generate", "train", "eval"})
+TAKE_LEAVES = frozenset({"serve", "chat", "generate", "train", "eval", "bench"})
 """Verbs that read options such as --engine.max_num_seqs; the others refuse them."""
 
 app = typer.Typer(
@@ -60,6 +61,7 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(convert)
 app.command()(inspect)
+app.add_typer(bench)
 
 
 def main() -> None:

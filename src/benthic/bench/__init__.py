@@ -1,0 +1,1 @@
+"""Measurements: workloads, a load generator, reports and figures, for `benthic bench`."""
