@@ -7,7 +7,6 @@ from typing import Any
 from benthic.bench.offline import Throughput
 from benthic.bench.records import RequestRecord
 from benthic.bench.replay import Replay
-
 from benthic.errors import ConfigError
 
 # Okabe and Ito's palette: told apart by colour-blind readers as well.

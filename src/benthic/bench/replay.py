@@ -11,8 +11,9 @@ from random import Random
 
 from benthic.bench.workload import Branches, Conversation, Session, final_histories
 from benthic.cache.geometry import CacheCapacity, CacheGeometry
-from benthic.cache.manager import CacheManager, Row
+from benthic.cache.manager import CacheManager
 from benthic.cache.retention import retention
+from benthic.cache.row import Row
 
 _NAMESPACE = ("replay",)
 
@@ -164,11 +165,12 @@ class _Replay:
     def run(self) -> Replay:
         while self._ready or self._retracted or self._running:
             self._admit()
+            lengths = self._grow()
             self._manager.take_work()
             self._step += 1
             self._manager.begin_pass(self._step)
-            for running in list(self._running):
-                self._advance(running)
+            for running, length in lengths:
+                self._manager.commit(running.row, length, running.tokens)
             self._manager.end_pass(self._step)
             for running in [running for running in self._running if running.is_done]:
                 self._finish(running)
@@ -216,20 +218,28 @@ class _Replay:
         )
         return True
 
-    def _advance(self, running: _Running) -> None:
-        if running not in self._running:
-            return  # retracted in this pass, in favour of an older one
+    def _grow(self) -> list[tuple[_Running, int]]:
+        """Room for the next tokens of every request, the oldest first: (request, its length after the pass)."""
+        lengths = []
+        for running in list(self._running):
+            length = self._grown(running) if running in self._running else 0
+            if length:
+                lengths.append((running, length))
+        return lengths
+
+    def _grown(self, running: _Running) -> int:
+        """The length that a request can have after this pass; 0 when it had to give way."""
         row = running.row
-        stride = self._config.chunk if row.committed_len < running.prompt_len else self._config.stride
-        end = running.prompt_len if row.committed_len < running.prompt_len else len(running.tokens)
-        want = min(row.committed_len + stride, end)
-        while (room := self._manager.room(row, want)) <= row.committed_len:
-            if self._running[-1] is running:
-                self._retract(running)
-                return
-            self._retract(self._running[-1])
-        self._manager.grow(row, room)
-        self._manager.commit(row, room, running.tokens)
+        is_prefill = row.committed_len < running.prompt_len
+        end = running.prompt_len if is_prefill else len(running.tokens)
+        want = min(row.committed_len + (self._config.chunk if is_prefill else self._config.stride), end)
+        while (length := self._manager.room(row, want)) <= row.committed_len:
+            youngest = self._running[-1]
+            self._retract(youngest)
+            if youngest is running:
+                return 0
+        self._manager.grow(row, length)
+        return length
 
     def _retract(self, running: _Running) -> None:
         """The youngest gives way, so the oldest always ends."""
