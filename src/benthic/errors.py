@@ -11,6 +11,7 @@
     |   |-- UnknownModel
     |   `-- Cancelled
     |-- CapacityError                     no room now; the same request may succeed later
+    |-- EngineError                       the engine or its process failed, or was closed
     |-- TrainingError                     a run that cannot go on: values that are not finite
     |-- BenchError                        a measurement that cannot be made: no server, a broken answer
     `-- DataError (ValueError)            training data
@@ -65,6 +66,10 @@ class Cancelled(RequestError):
 
 class CapacityError(BenthicError):
     """There is no room for this now."""
+
+
+class EngineError(BenthicError):
+    """The engine or its process failed while it should have answered."""
 
 
 class DataError(BenthicError, ValueError):

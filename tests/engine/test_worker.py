@@ -1,74 +1,23 @@
-"""The engine's thread answers every request exactly once, whatever happens to it."""
+"""The engine's thread answers every request and every call exactly once, whatever happens to it."""
 
-import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from torch import Tensor
 
-from benthic.engine.config import EngineConfig
-from benthic.engine.engine import Engine
-from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
-from benthic.engine.sampling import SamplingParams
+from benthic.engine.request import FinalOutput, TokenEvent
 from benthic.engine.worker import EngineWorker
-from benthic.errors import RequestError
-from benthic.models.context import AttentionContext, Rows
-from benthic.models.transformer import Transformer
-
-DEADLINE_S = 60.0
-
-
-class FaultyModel:
-    """The small model, except that token 66 breaks the pass."""
-
-    def __init__(self, model: Transformer) -> None:
-        self.inner = model
-        self.config, self.device, self.dtype, self.min_rows = model.config, model.device, model.dtype, model.min_rows
-        self.hidden, self.logits = model.hidden, model.logits
-
-    def __call__(self, rows: Rows, context: AttentionContext) -> Tensor:
-        if 66 in rows.token_ids.tolist():
-            raise RuntimeError("the device fell off the bus")
-        result: Tensor = self.inner(rows, context)
-        return result
+from benthic.errors import CheckpointError, EngineError, RequestError
+from tests.engine.asking import first_event, receive_finals, request_of, until
+from tests.engine.fakes import FAILS, HANGS, FakeEngine
 
 
 @pytest.fixture
-def worker(small_model: Transformer) -> Iterator[EngineWorker]:
-    engine = Engine(FaultyModel(small_model), EngineConfig(max_num_seqs=4, max_model_len=1024, debug_checks=True))
-    worker = EngineWorker(engine)
+def worker() -> Iterator[EngineWorker]:
+    worker = EngineWorker(FakeEngine(step_s=0.001))
     worker.start()
     yield worker
     worker.close()
-
-
-def request_of(name: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> Request:
-    defaults: dict[str, object] = {"max_tokens": 4, "seed": 1, "top_k": 1, "ignore_eos": True}
-    return Request(
-        request_id=name,
-        prompt_ids=prompt,
-        params=SamplingParams(**(defaults | params)),  # type: ignore[arg-type]
-    )
-
-
-def receive_finals(worker: EngineWorker, count: int) -> dict[str, FinalOutput]:
-    finals: dict[str, FinalOutput] = {}
-    end = time.monotonic() + DEADLINE_S
-    while len(finals) < count:
-        assert time.monotonic() < end, f"only {sorted(finals)} ended"
-        for event in worker.receive(timeout_s=1.0):
-            if isinstance(event, FinalOutput):
-                assert event.request_id not in finals, "two final outputs"
-                finals[event.request_id] = event
-    return finals
-
-
-def first_event(worker: EngineWorker) -> Event:
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        if events := worker.receive(timeout_s=1.0):
-            return events[0]
-    raise AssertionError("nothing came")
 
 
 def test_requests_from_outside_are_answered(worker: EngineWorker) -> None:
@@ -92,28 +41,37 @@ def test_a_refused_request_is_answered_with_the_reason(worker: EngineWorker) -> 
     assert finals["fine"].finish_reason == "length"
 
 
-def test_a_cancelled_request_ends_soon_and_frees_its_blocks(worker: EngineWorker) -> None:
-    worker.add(request_of("long", max_tokens=1000))
+def test_a_request_whose_id_is_live_or_whose_ids_are_no_integers_is_refused_at_once(worker: EngineWorker) -> None:
+    worker.add(request_of("a", max_tokens=1000))
+    with pytest.raises(RequestError, match="in use"):
+        worker.add(request_of("a"))
+    with pytest.raises(RequestError, match="plain integers"):
+        worker.add(request_of("b", prompt=(True, 2)))
+
+
+def test_a_cancelled_request_ends_soon_and_frees_its_pages(worker: EngineWorker) -> None:
+    worker.add(request_of("long", max_tokens=10_000))
     assert isinstance(first_event(worker), TokenEvent)
     worker.cancel("long")
     final = receive_finals(worker, 1)["long"]
     assert final.finish_reason == "cancelled"
-    assert len(final.token_ids) < 900
+    assert len(final.token_ids) < 9_000
     worker.add(request_of("next"))
     receive_finals(worker, 1)
     assert worker.stats.num_running == 0
     assert worker.stats.used_pages == 0
+    worker.check().result(5)
 
 
 def test_a_front_door_that_found_a_stop_string_says_so(worker: EngineWorker) -> None:
-    worker.add(request_of("long", max_tokens=1000))
+    worker.add(request_of("long", max_tokens=10_000))
     first_event(worker)
     worker.cancel("long", "stop")
     assert receive_finals(worker, 1)["long"].finish_reason == "stop"
 
 
 def test_a_failing_step_ends_its_requests_and_the_worker_lives_on(worker: EngineWorker) -> None:
-    worker.add(request_of("bad", prompt=(66, 1)))
+    worker.add(request_of("bad", prompt=(FAILS, 1)))
     final = receive_finals(worker, 1)["bad"]
     assert final.finish_reason == "error"
     assert "the device fell off the bus" in (final.error or "")
@@ -122,15 +80,97 @@ def test_a_failing_step_ends_its_requests_and_the_worker_lives_on(worker: Engine
     assert receive_finals(worker, 1)["next"].finish_reason == "length"
 
 
-def test_closing_answers_what_is_live_and_refuses_what_comes_later(small_model: Transformer) -> None:
-    worker = EngineWorker(Engine(small_model, EngineConfig(max_num_seqs=2, max_model_len=1024)))
+def test_no_token_comes_between_the_answer_of_a_pause_and_the_resume(worker: EngineWorker) -> None:
+    worker.add(request_of("long", max_tokens=10_000))
+    first_event(worker)
+    for _ in range(5):
+        worker.pause("keep").result(5)
+        before = list(iter(lambda: worker.receive(0.01), []))
+        assert worker.receive(0.05) == [], before
+        worker.resume().result(5)
+        assert isinstance(first_event(worker), TokenEvent)
+
+
+def test_a_request_can_be_cancelled_and_added_while_the_engine_is_paused(worker: EngineWorker) -> None:
+    worker.add(request_of("a", max_tokens=10_000))
+    first_event(worker)
+    worker.pause("retract").result(5)
+    worker.add(request_of("b"))
+    worker.cancel("a")
+    assert receive_finals(worker, 1)["a"].finish_reason == "cancelled"
+    worker.resume().result(5)
+    assert receive_finals(worker, 1)["b"].finish_reason == "length"
+
+
+def test_calls_under_load_are_answered_in_order_and_requests_go_on(worker: EngineWorker, tmp_path: Path) -> None:
+    for i in range(5):
+        worker.add(request_of(str(i), max_tokens=200))
+    updates = [worker.update_weights(tmp_path, version) for version in range(1, 20)]
+    failing = worker.update_weights(tmp_path / "absent", 99)
+    checks = [worker.check() for _ in range(20)]
+    assert [update.result(5) for update in updates] == [str(version) for version in range(1, 20)]
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        failing.result(5)
+    for check in checks:
+        check.result(5)
+    finals = receive_finals(worker, 5)
+    assert {final.finish_reason for final in finals.values()} == {"length"}
+
+
+def test_a_broken_law_is_an_error_that_names_it() -> None:
+    engine = FakeEngine()
+    engine.pages.add("nobody's")
+    worker = EngineWorker(engine)
+    worker.start()
+    with pytest.raises(EngineError, match="AssertionError.*nobody's"):
+        worker.check().result(5)
+    worker.close()
+
+
+def test_closing_answers_what_is_live_and_refuses_what_comes_later() -> None:
+    worker = EngineWorker(FakeEngine(step_s=0.001))
     worker.start()
     for i in range(4):
-        worker.add(request_of(str(i), max_tokens=1000))
+        worker.add(request_of(str(i), max_tokens=10_000))
     first_event(worker)
     worker.close()
-    assert not worker.is_alive
+    assert worker.state == "closed"
     assert {final.finish_reason for final in receive_finals(worker, 4).values()} == {"error"}
     with pytest.raises(RequestError, match="close"):
         worker.add(request_of("late"))
+    with pytest.raises(EngineError, match="closed"):
+        worker.flush().result(5)
     worker.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_loop_that_breaks_down_answers_what_it_owes() -> None:
+    class Breaking(FakeEngine):
+        def has_work(self) -> bool:
+            if self.live:
+                raise MemoryError("no more")
+            return False
+
+    worker = EngineWorker(Breaking())
+    worker.start()
+    worker.add(request_of("a"))
+    final: FinalOutput = receive_finals(worker, 1)["a"]
+    assert "MemoryError: no more" in (final.error or "")
+    assert worker.state == "failed"
+    assert not worker.is_alive
+    with pytest.raises(EngineError, match="has failed"):
+        worker.add(request_of("b"))
+
+
+def test_a_stalled_step_leaves_stacks_and_state_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    engine = FakeEngine()
+    worker = EngineWorker(engine, stall_timeout_s=0.2)
+    worker.start()
+    worker.add(request_of("hangs", prompt=(HANGS,)))
+    assert until(lambda: any("1 live" in file.read_text() for file in tmp_path.iterdir()), 5)
+    [file] = tmp_path.iterdir()
+    assert "in _suffer" in file.read_text()
+    worker.close(timeout_s=0.1)
+    assert receive_finals(worker, 1)["hangs"].error == "the engine was closed"
+    engine.is_released = True

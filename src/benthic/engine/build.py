@@ -1,0 +1,47 @@
+"""From a checkpoint to an engine that has answered once: what a child process does before it is ready."""
+
+import os
+
+from benthic.engine.cpu import prepare_products
+from benthic.engine.engine import Engine
+from benthic.engine.factory import BuiltEngine
+from benthic.engine.messages import EngineFacts, EngineSpec
+from benthic.engine.request import Request
+from benthic.engine.sampling import SamplingParams
+from benthic.models.checkpoint.load import load_model, resolve
+from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
+
+_WARM_UP_LEN = 160
+"""Longer than the longest compression block, so that every kind of layer has work."""
+
+
+def build_engine(spec: EngineSpec) -> BuiltEngine:
+    """Loads the checkpoint and makes a warm engine over it.
+
+    Raises:
+        ConfigError: a setting is wrong or does not fit the model.
+        CheckpointError: the checkpoint cannot be loaded.
+    """
+    prepare_products(spec.engine.num_threads)
+    place, dtype = chosen_device(spec.device), chosen_dtype(spec.dtype)
+    folder = resolve(spec.model)
+    model = load_model(folder, device=place, dtype=dtype, numerics=spec.numerics).freeze()
+    engine = Engine(model, spec.engine)
+    warm_up(engine)
+    facts = EngineFacts(
+        max_model_len=engine.max_model_len,
+        vocab_size=model.config.vocab_size,
+        config=spec.engine,
+        folder=str(folder),
+        pid=os.getpid(),
+    )
+    return BuiltEngine(engine, facts)
+
+
+def warm_up(engine: Engine) -> None:
+    """Answers one request before the first client does: kernels are compiled or loaded on their first use."""
+    prompt = tuple(range(min(_WARM_UP_LEN, engine.max_model_len - 2)))
+    params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
+    engine.add(Request(request_id="warm-up", prompt_ids=prompt, params=params))
+    while engine.has_work():
+        engine.step()

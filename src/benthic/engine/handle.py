@@ -1,0 +1,268 @@
+"""The outside of an engine that runs elsewhere: requests and calls go in from any thread, answers come out.
+
+The law of the house is kept here: every request that was added gets exactly one FinalOutput, and every call's future
+is settled exactly once, whatever becomes of the thread or process behind. `Answers` is the ledger of what is owed.
+"""
+
+import itertools
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+import benthic.errors
+from benthic.engine.messages import (
+    Call,
+    Cancel,
+    Check,
+    Command,
+    Done,
+    Dump,
+    Failed,
+    Flush,
+    Pause,
+    PauseMode,
+    Report,
+    Resume,
+    UpdateWeights,
+)
+from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent
+from benthic.engine.stats import EngineStats
+from benthic.errors import BenthicError, EngineError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class _Owed:
+    """A request without its final output, and what it has been given so far."""
+
+    prompt_len: int
+    has_logprobs: bool
+    tokens: list[TokenEvent]
+
+    def end(self, request_id: str, reason: FinishReason, error: str | None) -> FinalOutput:
+        """The final output that its engine cannot give any more."""
+        logprobs = tuple(token.logprobs for token in self.tokens if token.logprobs is not None)
+        return FinalOutput(
+            request_id=request_id,
+            token_ids=tuple(token.token_id for token in self.tokens),
+            logprobs=logprobs if self.has_logprobs else None,
+            finish_reason=reason,
+            error=error,
+            prompt_len=self.prompt_len,
+        )
+
+
+class Answers:
+    """Open requests and calls, and the events that nobody has received yet. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[str, _Owed] = {}
+        self._calls: dict[int, Future[str]] = {}
+        self._numbers = itertools.count()
+        self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
+        self.stats = EngineStats()
+
+    def expect(self, request: Request) -> None:
+        """Opens a request.
+
+        Raises:
+            RequestError: one of that id is open.
+        """
+        with self._lock:
+            if request.request_id in self._open:
+                raise RequestError(f"request_id {request.request_id!r} is in use; each live request needs its own")
+            has_logprobs = request.params.logprobs is not None
+            self._open[request.request_id] = _Owed(len(request.prompt_ids), has_logprobs, [])
+
+    def expect_call(self) -> tuple[int, Future[str]]:
+        """Opens a call: its number and its future."""
+        future: Future[str] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._calls[number] = future
+        return number, future
+
+    def is_open(self, request_id: str) -> bool:
+        """Whether a request is owed a final output."""
+        return request_id in self._open
+
+    def take(self, reply: Report | Done | Failed) -> None:
+        """Settles what a reply answers. Events of requests that are not open are dropped."""
+        match reply:
+            case Report(events, stats):
+                self.stats = stats
+                self.deliver(events)
+            case Done(number, value):
+                if (future := self._close_call(number)) is not None:
+                    future.set_result(value)
+            case Failed(number, kind, message):
+                if (future := self._close_call(number)) is not None:
+                    future.set_exception(error_of(kind, message))
+
+    def deliver(self, events: Iterable[Event]) -> None:
+        """Passes events on to whoever receives."""
+        with self._lock:
+            passed = [event for event in events if event.request_id in self._open]
+            for event in passed:
+                if isinstance(event, FinalOutput):
+                    del self._open[event.request_id]
+                else:
+                    self._open[event.request_id].tokens.append(event)
+        if passed:
+            self._events.put(passed)
+
+    def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> None:
+        """Answers one request from here, if it is open."""
+        owed = self._open.get(request_id)
+        if owed is not None:
+            self.deliver([owed.end(request_id, reason, error)])
+
+    def fail(self, error: str) -> None:
+        """Answers everything that is open with an error."""
+        with self._lock:
+            calls, self._calls = self._calls, {}
+            owed = list(self._open.items())
+        self.deliver([entry.end(name, "error", error) for name, entry in owed])
+        for future in calls.values():
+            if future.set_running_or_notify_cancel():
+                future.set_exception(EngineError(error))
+
+    def wake(self) -> None:
+        """Lets one waiting `receive` return with nothing."""
+        self._events.put([])
+
+    def receive(self, timeout_s: float | None) -> list[Event]:
+        """The next events."""
+        try:
+            return self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return []
+
+    def _close_call(self, number: int) -> Future[str] | None:
+        with self._lock:
+            future = self._calls.pop(number, None)
+        # A caller may have given its future up; what the engine did stands.
+        return future if future is not None and future.set_running_or_notify_cancel() else None
+
+
+class EngineHandle(ABC):
+    """What `EngineWorker` and `EngineProcess` have in common. All methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._answers = Answers()
+
+    @abstractmethod
+    def start(self) -> None:
+        """Starts the engine's loop; once."""
+
+    @abstractmethod
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Answers what is live, ends the loop and wakes one waiting `receive` with an empty list."""
+
+    @property
+    @abstractmethod
+    def state(self) -> str:
+        """ "new", "starting", "running", "restarting", "failed" or "closed"."""
+
+    @abstractmethod
+    def _send(self, command: Command) -> None:
+        """Hands a command on, in order; raises nothing and never waits."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a request added now would be computed, at once or soon."""
+        return self.state in ("starting", "running", "restarting")
+
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's figures after its latest step."""
+        return self._answers.stats
+
+    def add(self, request: Request) -> None:
+        """Hands in a request with a fresh id; returns at once. A refusal arrives as a FinalOutput with an error.
+
+        Raises:
+            RequestError: a request of that id is live, or the engine is closed.
+            EngineError: the engine has failed for good.
+        """
+        state = self.state
+        if state == "closed":
+            raise RequestError(f"request {request.request_id!r} came after close(); add requests before it")
+        if state == "failed":
+            raise EngineError("the engine has failed and is not started again; its log has the reason")
+        if not plain_ids(request.prompt_ids):
+            raise RequestError("the prompt holds ids that are no plain integers; pass Python ints", param="prompt")
+        self._answers.expect(request)
+        self._send(request)
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        """Ends a request within a step; nothing happens if it has ended already.
+
+        `reason` is what its FinalOutput will say: a front door that found a stop string says "stop".
+        """
+        self._send(Cancel(request_id, reason))
+
+    def receive(self, timeout_s: float | None = None) -> list[Event]:
+        """The events of one step, waiting for them; an empty list after `timeout_s` or once the engine has closed."""
+        return self._answers.receive(timeout_s)
+
+    def pause(self, mode: PauseMode = "keep") -> Future[str]:
+        """Stops between two tokens; see `messages.Pause`. The future is done when nothing is computed any more."""
+        return self._call(lambda number: Pause(number, mode))
+
+    def resume(self) -> Future[str]:
+        """Goes on after a pause."""
+        return self._call(Resume)
+
+    def update_weights(self, path: str | Path, version: int, checksum: str | None = None) -> Future[str]:
+        """Takes other weights between two tokens; running requests go on under them, recomputed.
+
+        The future holds the version in force, or CheckpointError: then the old weights stay.
+        """
+        return self._call(lambda number: UpdateWeights(number, str(path), version, checksum))
+
+    def flush(self) -> Future[str]:
+        """Empties the prefix cache of all that no running request holds."""
+        return self._call(Flush)
+
+    def dump(self) -> Future[str]:
+        """The engine's state as text."""
+        return self._call(Dump)
+
+    def check(self) -> Future[str]:
+        """Asserts the engine's conservation laws between two steps; EngineError names a broken one."""
+        return self._call(Check)
+
+    def _call(self, command: Callable[[int], Call]) -> Future[str]:
+        number, future = self._answers.expect_call()
+        self._send(command(number))
+        return future
+
+
+def refusal(request: Request, error: str) -> FinalOutput:
+    """The final output of a request that the engine did not take."""
+    return FinalOutput(
+        request_id=request.request_id,
+        token_ids=(),
+        logprobs=None,
+        finish_reason="error",
+        error=error,
+        prompt_len=len(request.prompt_ids),
+    )
+
+
+def error_of(kind: str, message: str) -> BenthicError:
+    """An error that crossed a process boundary as its class name and text."""
+    found = getattr(benthic.errors, kind, None)
+    if isinstance(found, type) and issubclass(found, BenthicError):
+        return found(message)
+    return EngineError(f"{kind}: {message}")
+
+
+def plain_ids(ids: Sequence[int]) -> bool:
+    """Whether these are Python's own integers and nothing that only behaves like them."""
+    return set(map(type, ids)) <= {int}

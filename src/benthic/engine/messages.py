@@ -1,0 +1,169 @@
+"""What travels between an engine's owner and the loop that runs it, in a thread or in another process.
+
+Commands go in, replies come out. All are frozen records of plain values, so that a process boundary changes nothing;
+weights go by path and never through the channel.
+
+    Request, Cancel                                    answered by events: tokens, then exactly one FinalOutput
+    Pause, Resume, UpdateWeights, Flush, Dump, Check   answered by one Done or Failed of the same `number`
+    Close                                              answered by the end of the loop
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from benthic.engine.config import EngineConfig
+from benthic.engine.request import Event, FinishReason, Request
+from benthic.engine.stats import EngineStats
+
+PauseMode = Literal["abort", "keep", "retract"]
+"""What becomes of running requests: they end as cancelled; they wait with their cache; they give it back and wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Ends a request; `reason` is what its final output says."""
+
+    request_id: str
+    reason: FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """No further token is computed until `Resume`. Pausing twice is fine; the stronger mode wins."""
+
+    number: int
+    mode: PauseMode
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Ends a pause."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateWeights:
+    """New weights from a checkpoint folder or a safetensors file; answered with the version now in force."""
+
+    number: int
+    path: str
+    version: int
+    checksum: str | None = None
+    """Refused unless the weights have this checksum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """Forgets every cached prefix that no running request holds."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """Answered with a text: queues, pools, the last plan."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Asserts the engine's conservation laws; a broken one is a failure that names it."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Ends every live request with an error, and the loop."""
+
+
+Call = Pause | Resume | UpdateWeights | Flush | Dump | Check
+Command = Request | Cancel | Call | Close
+COMMANDS = (Request, Cancel, Pause, Resume, UpdateWeights, Flush, Dump, Check, Close)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine says of itself once it can answer."""
+
+    max_model_len: int
+    vocab_size: int
+    config: EngineConfig
+    folder: str
+    """Where the checkpoint lies, with its tokenizer."""
+    budget: str = ""
+    """The table of what memory is used for, ready to print."""
+    pid: int = 0
+    """Process in which it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine is loaded and warm; the first reply of a child."""
+
+    facts: EngineFacts
+
+
+@dataclass(frozen=True, slots=True)
+class StartFailed:
+    """The engine could not be built; the last reply of a child."""
+
+    kind: str
+    """Name of the error's class in `benthic.errors`, or of another exception."""
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one turn of the loop brought."""
+
+    events: tuple[Event, ...] = ()
+    stats: EngineStats = field(default_factory=EngineStats)
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call's good end."""
+
+    number: int
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A call's bad end; nothing has changed."""
+
+    number: int
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """What a child process needs to build an engine; None leaves a choice to the machine and the checkpoint."""
+
+    model: str
+    """A checkpoint folder, or the name of the bundled model."""
+    device: str | None = None
+    dtype: str | None = None
+    numerics: Literal["plain", "quantized"] | None = None
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    factory: str = "benthic.engine.build:build_engine"
+    """`module:function` that makes a `BuiltEngine` of this record, in the child."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The first thing that a child is told."""
+
+    spec: EngineSpec
+    weights: UpdateWeights | None
+    """What the engine before it had been given last; loaded before it answers."""
+    is_paused: bool
+    dump_path: str
+    """Where a stalled step leaves its picture."""
+
+
+Reply = Ready | StartFailed | Report | Done | Failed

@@ -1,0 +1,264 @@
+"""An engine in a process of its own, with the interface of `EngineWorker`.
+
+    engine = EngineProcess(EngineSpec(model="tiny"))
+    engine.start()
+    facts = engine.wait_ready()
+    engine.add(Request(...)); engine.receive(); engine.pause("keep").result(); engine.close()
+
+A thread supervises the child: it passes replies on, watches the heartbeat, and when the child dies (killed, out of
+memory, a fault in a library, a stalled step) it answers every pending request and call with an error that says so and
+starts another child, which takes over the latest weights and a pause. Requests that come in between wait for it.
+
+    new -> starting -> running <-> restarting -> failed          any -> closed
+              `----------------------------------^
+
+The first start is not repeated: whoever started it is there to read why it failed.
+"""
+
+import logging
+import threading
+import time
+
+from benthic.engine.control import CLOSED
+from benthic.engine.handle import EngineHandle, error_of
+from benthic.engine.messages import (
+    COMMANDS,
+    Cancel,
+    Close,
+    Command,
+    Done,
+    EngineFacts,
+    EngineSpec,
+    Failed,
+    Pause,
+    Ready,
+    Reply,
+    Report,
+    Resume,
+    Start,
+    StartFailed,
+    UpdateWeights,
+)
+from benthic.engine.request import FinalOutput, Request
+from benthic.engine.stats import EngineStats
+from benthic.engine.supervisor import ChildProcess, RestartPolicy, Restarts
+from benthic.errors import BenthicError, EngineError
+
+_POLL_S = 0.1
+_STALL_GRACE_S = 2.0
+"""The child's own watchdog writes its picture before the parent ends it."""
+
+logger = logging.getLogger(__name__)
+
+
+class EngineProcess(EngineHandle):
+    """Supervises an engine in a child process.
+
+    Args:
+        spec: what the child builds.
+        restarts: how a dead child is replaced.
+    """
+
+    def __init__(self, spec: EngineSpec, *, restarts: RestartPolicy | None = None) -> None:
+        super().__init__()
+        self._spec = spec
+        self._restarts = Restarts(restarts or RestartPolicy())
+        self._lock = threading.RLock()  # a future's callback may call back
+        self._state = "new"
+        self._child: ChildProcess | None = None
+        self._backlog: dict[str, Request] = {}
+        self._changes: dict[int, Pause | Resume | UpdateWeights] = {}
+        self._weights: UpdateWeights | None = None
+        self._is_paused = False
+        self._facts: EngineFacts | None = None
+        self._error: BenthicError | None = None
+        self._settled = threading.Event()
+        self._closing = threading.Event()
+        self._close_by = float("inf")
+        self._was_useful = False
+        self._thread = threading.Thread(target=self._supervise, name="benthic-supervisor", daemon=True)
+
+    @property
+    def state(self) -> str:
+        """ "new", "starting", "running", "restarting", "failed" or "closed"."""
+        return self._state
+
+    @property
+    def num_restarts(self) -> int:
+        """Children that have died and were replaced."""
+        return self._restarts.num_deaths
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the present child."""
+        child = self._child
+        return None if child is None else child.pid
+
+    def start(self) -> None:
+        """Starts the first child, unless that has been done; returns at once."""
+        with self._lock:
+            if self._state != "new":
+                return
+            self._state = "starting"
+        self._thread.start()
+
+    def wait_ready(self, timeout_s: float | None = None) -> EngineFacts:
+        """What the engine says of itself, once it can answer.
+
+        Raises:
+            ConfigError, CheckpointError: the engine could not be built.
+            EngineError: its process died, or it is not ready in time.
+        """
+        if not self._settled.wait(timeout_s):
+            raise EngineError(f"the engine was not ready within {timeout_s:g} s; large models take longer to load")
+        if self._facts is None:
+            raise self._error or EngineError(CLOSED)
+        return self._facts
+
+    def close(self, timeout_s: float = 30.0) -> None:
+        """Cancels what is live, ends the child and the supervisor, and wakes one waiting `receive`."""
+        self._close_by = time.monotonic() + timeout_s
+        with self._lock:
+            was_new, self._state = self._state == "new", "closed"
+            if self._child is not None:
+                self._child.send(Close())
+        self._closing.set()
+        if not was_new and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _send(self, command: Command) -> None:
+        assert isinstance(command, COMMANDS), command
+        with self._lock:
+            if self._state == "running" and self._child is not None:
+                if isinstance(command, Pause | Resume | UpdateWeights):
+                    self._changes[command.number] = command
+                self._child.send(command)
+            elif isinstance(command, Request) and self._state in ("new", "starting", "restarting"):
+                if self._answers.is_open(command.request_id):
+                    self._backlog[command.request_id] = command
+            else:
+                self._answer_here(command)
+
+    def _answer_here(self, command: Command) -> None:
+        """A command for which there is no child now."""
+        error = f"the engine is {self._state} and cannot answer"
+        match command:
+            case Request(request_id=request_id):
+                self._answers.end(request_id, "error", error)
+            case Cancel(request_id, reason):
+                if self._backlog.pop(request_id, None) is not None:
+                    self._answers.end(request_id, reason)
+            case Close():
+                pass
+            case _:
+                self._answers.take(Failed(command.number, "EngineError", error))
+
+    def _supervise(self) -> None:
+        try:
+            while self._live_one_life():
+                pass
+        except BaseException as error:
+            self._give_up(EngineError(f"the engine's supervisor ended: {type(error).__name__}: {error}"))
+            raise
+        finally:
+            with self._lock:
+                self._backlog.clear()
+                self._answers.fail(CLOSED)
+            self._settled.set()
+            self._answers.wake()
+
+    def _live_one_life(self) -> bool:
+        """Runs one child from start to burial; returns whether another one shall follow."""
+        self._was_useful = False
+        began = time.monotonic()
+        try:
+            child = ChildProcess(Start(spec=self._spec, weights=self._weights, is_paused=self._is_paused, dump_path=""))
+        except OSError as error:
+            return self._mourn(f"could not be started: {error}", 0.0)
+        with self._lock:
+            self._child = child
+        cause = self._listen(child)
+        ending = child.bury()
+        with self._lock:
+            self._child = None
+        return self._mourn(cause or ending, time.monotonic() - began)
+
+    def _listen(self, child: ChildProcess) -> str:
+        """Passes replies on until there are no more; a text when the child had to be ended."""
+        stall_s = self._spec.engine.stall_timeout_s
+        while (replies := child.receive(_POLL_S)) is not None:
+            for reply in replies:
+                self._take(child, reply)
+            if child.busy_s() > stall_s + _STALL_GRACE_S:
+                logger.error("a step of the engine has stalled; its process is ended:\n%s", child.kill_stalled())
+                return f"was ended because a step ran for more than {stall_s:g} s; its state is in {child.dump_path}"
+            if self._closing.is_set() and (self._facts is None or time.monotonic() > self._close_by):
+                child.kill()
+        return ""
+
+    def _take(self, child: ChildProcess, reply: Reply) -> None:
+        match reply:
+            case Ready(facts):
+                self._welcome(child, facts)
+            case StartFailed(kind, message):
+                self._error = error_of(kind, message)
+            case Report(events):
+                self._was_useful |= any(isinstance(e, FinalOutput) and e.finish_reason != "error" for e in events)
+                self._answers.take(reply)
+            case Done(number) | Failed(number):
+                with self._lock:
+                    change = self._changes.pop(number, None)
+                if isinstance(reply, Done) and change is not None:
+                    self._remember(change)
+                self._answers.take(reply)
+
+    def _remember(self, change: Pause | Resume | UpdateWeights) -> None:
+        """What a child after this one must take over."""
+        if isinstance(change, UpdateWeights):
+            self._weights = change
+        else:
+            self._is_paused = isinstance(change, Pause)
+
+    def _welcome(self, child: ChildProcess, facts: EngineFacts) -> None:
+        with self._lock:
+            self._facts = facts
+            if not self._closing.is_set():
+                self._state = "running"
+                for request in self._backlog.values():
+                    child.send(request)
+                self._backlog.clear()
+        self._settled.set()
+
+    def _mourn(self, ending: str, lived_s: float) -> bool:
+        """Answers what the dead child owed; returns whether another one shall follow."""
+        text = f"the engine's process {ending}"
+        if self._closing.is_set():
+            return False
+        with self._lock:
+            if self._state == "running":
+                self._state = "restarting"
+                self._changes.clear()
+                self._answers.stats = EngineStats()
+                self._answers.fail(f"{text}; send the request again")
+        if self._facts is None:
+            self._give_up(self._error or EngineError(text))
+            return False
+        wait_s = self._restarts.wait_s(lived_s, was_useful=self._was_useful)
+        if wait_s is None:
+            reason = f": {self._error}" if self._error is not None else ""
+            times = "it died again and again soon after its start and is not started any more"
+            self._give_up(EngineError(f"{text}{reason}; {times}"))
+            return False
+        self._error = None
+        logger.error("%s; another one is started in %.1f s", text, wait_s)
+        return not self._closing.wait(wait_s)
+
+    def _give_up(self, error: BenthicError) -> None:
+        logger.critical("the engine is not available any more: %s", error)
+        with self._lock:
+            self._error = error
+            if self._state != "closed":
+                self._state = "failed"
+            self._backlog.clear()
+            self._answers.fail(str(error))
+        self._settled.set()

@@ -1,0 +1,166 @@
+"""One child process from its start to its burial, and the rule by which another one follows.
+
+A `ChildProcess` owns what must not leak: two pipes, a shared heartbeat, a writer thread, the process itself. `bury`
+gives all of it back, whatever state the child is in.
+"""
+
+import mmap
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Pipe
+from pathlib import Path
+
+from benthic.engine.messages import Command, Reply, Start
+from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat
+
+_DUMP_S = 0.3
+"""A stalled child has this long to write down its stacks."""
+_EXIT_S = 5.0
+"""A child that has closed its pipe has this long to end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """How often and how soon a dead child is replaced."""
+
+    first_wait_s: float = 0.2
+    """Before the first restart; each further early death doubles it."""
+    max_wait_s: float = 30.0
+    early_s: float = 20.0
+    """A child that dies sooner than this, and without having finished a request, has died early."""
+    max_early_deaths: int = 5
+    """So many in a row, and no more children are started."""
+
+
+class Restarts:
+    """Counts deaths by a policy."""
+
+    def __init__(self, policy: RestartPolicy) -> None:
+        self._policy = policy
+        self._num_early = 0
+        self.num_deaths = 0
+
+    def wait_s(self, lived_s: float, *, was_useful: bool) -> float | None:
+        """How long to wait before the next child; None: there will be none."""
+        self.num_deaths += 1
+        self._num_early = 0 if was_useful or lived_s >= self._policy.early_s else self._num_early + 1
+        if self._num_early >= self._policy.max_early_deaths:
+            return None
+        return min(self._policy.first_wait_s * 2 ** max(0, self._num_early - 1), self._policy.max_wait_s)
+
+
+class ChildProcess:
+    """One run of `benthic.engine.child`. It dies with the thread that made it, so that thread must outlive it.
+
+    Args:
+        start: what it is told first; its `dump_path` is filled in here.
+    """
+
+    def __init__(self, start: Start) -> None:
+        self.started_at = time.monotonic()
+        self.dump_path = _dump_file()
+        commands, self._commands = Pipe(duplex=False)
+        self._replies, replies = Pipe(duplex=False)
+        heartbeat_fd = os.memfd_create("benthic-heartbeat")
+        os.ftruncate(heartbeat_fd, HEARTBEAT_BYTES)
+        self._memory = mmap.mmap(heartbeat_fd, HEARTBEAT_BYTES)
+        self._heartbeat = Heartbeat(self._memory)
+        try:
+            self._process = _launch((commands.fileno(), replies.fileno(), heartbeat_fd))
+        finally:
+            commands.close()
+            replies.close()
+            os.close(heartbeat_fd)
+        self._outgoing: queue.SimpleQueue[Start | Command | None] = queue.SimpleQueue()
+        self._outgoing.put(replace(start, dump_path=str(self.dump_path)))
+        self._writer = threading.Thread(target=self._write, name="benthic-commands", daemon=True)
+        self._writer.start()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    def send(self, command: Command) -> None:
+        """Hands a command over; never waits, and drops it when the child has gone."""
+        self._outgoing.put(command)
+
+    def receive(self, timeout_s: float) -> list[Reply] | None:
+        """Replies that have come, an empty list after `timeout_s`, or None when there will be none any more."""
+        try:
+            if self._replies.poll(timeout_s):
+                replies: list[Reply] = self._replies.recv()
+                return replies
+        except (EOFError, OSError):
+            return None
+        return [] if self._process.poll() is None or self._replies.poll(0) else None
+
+    def busy_s(self) -> float:
+        """For how long its running step has run."""
+        return self._heartbeat.busy_s()
+
+    def kill(self) -> None:
+        """Ends it at once."""
+        self._process.kill()
+
+    def kill_stalled(self) -> str:
+        """Has it write its stacks, then ends it; returns them with what its own watchdog wrote."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(_DUMP_S)
+        self._process.kill()
+        return self.dump_path.read_text(encoding="utf-8", errors="replace")
+
+    def bury(self) -> str:
+        """Gives back everything it held; says how it ended. A dump that was written stays."""
+        try:
+            code = self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+        self._outgoing.put(None)
+        self._writer.join()
+        self._commands.close()
+        self._replies.close()
+        self._memory.close()
+        if self.dump_path.stat().st_size == 0:
+            self.dump_path.unlink()
+        return _ending(code)
+
+    def _write(self) -> None:
+        try:
+            while (command := self._outgoing.get()) is not None:
+                self._commands.send(command)
+        except OSError:  # it has gone; whoever receives finds out
+            pass
+
+
+def _launch(fds: tuple[int, ...]) -> "subprocess.Popen[bytes]":
+    # A plain new interpreter: it inherits nothing but these descriptors and does not run the caller's main module.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    return subprocess.Popen(
+        [sys.executable, "-m", "benthic.engine.child", *map(str, fds)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=fds,
+        env=environment,
+        start_new_session=True,  # Ctrl-C in a terminal is for the parent, which drains
+    )
+
+
+def _dump_file() -> Path:
+    descriptor, name = tempfile.mkstemp(prefix="benthic-stall-", suffix=".txt")
+    os.close(descriptor)
+    return Path(name)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    return f"was killed by {name}" + (" (by hand, or for lack of memory)" if name == "SIGKILL" else "")

@@ -1,0 +1,112 @@
+"""Whether the engine's step is getting anywhere, seen from outside of it, and a picture of it when it is not.
+
+The loop marks the begin and end of each step in a few bytes of shared memory: two stores, no message. Whoever watches
+(a thread of the same process, or the parent of the engine's process) compares the begin with the clock, which counts
+alike in all processes of a machine. A step that never ends cannot be ended from within Python, so a thread can only
+be reported; a process is killed, and its requests are answered.
+"""
+
+import faulthandler
+import logging
+import mmap
+import os
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+HEARTBEAT_BYTES = 16
+_BEAT = struct.Struct("<dQ")  # when the running step began (0: none runs); how many have begun
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Begin of the running step and number of steps, in shared bytes. One writer, any number of readers.
+
+    Args:
+        memory: at least HEARTBEAT_BYTES, shared with whoever watches; None: private.
+    """
+
+    def __init__(self, memory: mmap.mmap | None = None) -> None:
+        self._memory: mmap.mmap | bytearray = bytearray(HEARTBEAT_BYTES) if memory is None else memory
+        self._num_steps = 0
+
+    def __enter__(self) -> Self:
+        """A step begins."""
+        self._num_steps += 1
+        _BEAT.pack_into(self._memory, 0, time.monotonic(), self._num_steps)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """It has ended, well or not."""
+        _BEAT.pack_into(self._memory, 0, 0.0, self._num_steps)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps begun so far."""
+        return int(_BEAT.unpack_from(self._memory)[1])
+
+    def busy_s(self) -> float:
+        """For how long the running step has run; 0 when none does."""
+        began = float(_BEAT.unpack_from(self._memory)[0])
+        return max(0.0, time.monotonic() - began) if began else 0.0
+
+
+class ThreadWatchdog:
+    """Reports a stalled step of this process, once for each: all stacks and the engine's state, to the log and a file.
+
+    Args:
+        heartbeat: of the loop.
+        timeout_s: a step that takes longer has stalled.
+        describe: the engine's state as text; called while the step hangs, so it may meet half-done changes.
+        path: the file.
+    """
+
+    def __init__(self, heartbeat: Heartbeat, timeout_s: float, describe: Callable[[], str], path: Path) -> None:
+        self._heartbeat = heartbeat
+        self._timeout_s = timeout_s
+        self._describe = describe
+        self._path = path
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="benthic-watchdog", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stops watching."""
+        self._is_over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        reported = 0
+        while not self._is_over.wait(min(1.0, self._timeout_s / 4)):
+            step = self._heartbeat.num_steps
+            if step != reported and self._heartbeat.busy_s() > self._timeout_s:
+                reported = step
+                write_dump(self._path, self._describe)
+                logger.error(
+                    "step %d has run for more than %g s; stacks and state are in %s:\n%s",
+                    step, self._timeout_s, self._path, self._path.read_text(encoding="utf-8", errors="replace"),
+                )  # fmt: skip
+
+
+def thread_dump_path() -> Path:
+    """Where an engine in a thread of this process leaves its picture."""
+    return Path(tempfile.gettempdir()) / f"benthic-stall-{os.getpid()}.txt"
+
+
+def write_dump(path: Path, describe: Callable[[], str]) -> None:
+    """Appends the stacks of all threads and the engine's state to `path`."""
+    with path.open("a", encoding="utf-8") as file:
+        faulthandler.dump_traceback(file=file, all_threads=True)
+        try:
+            state = describe()
+        except Exception as error:  # noqa: BLE001 - the border: a half-changed engine may not be describable
+            state = f"the state could not be read: {type(error).__name__}: {error}"
+        file.write(f"\n{state}\n")

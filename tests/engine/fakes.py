@@ -1,0 +1,147 @@
+"""An engine without a model: it counts, keeps books like a real one, and goes wrong on demand, also in a child process.
+
+What a prompt begins with decides what happens to it: see the constants.
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+from benthic.engine.config import EngineConfig
+from benthic.engine.factory import BuiltEngine
+from benthic.engine.messages import EngineFacts, EngineSpec, PauseMode
+from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent
+from benthic.engine.stats import EngineStats
+from benthic.errors import CheckpointError, ConfigError, RequestError
+
+FAILS = 66
+"""The step raises."""
+HANGS = 67
+"""The step ends only when the engine is released."""
+DIES = 68
+"""The process kills itself."""
+FACTORY = "tests.engine.fakes:build_fake"
+
+
+def fake_spec(*, step_s: float = 0.0, stall_timeout_s: float = 60.0, fails_at_start: str = "") -> EngineSpec:
+    """A spec for a child with a fake engine.
+
+    Args:
+        fails_at_start: "config" raises ConfigError, "exit" ends the process; a path ends it while that file exists.
+    """
+    model = json.dumps({"step_s": step_s, "fails_at_start": fails_at_start})
+    return EngineSpec(model=model, factory=FACTORY, engine=EngineConfig(stall_timeout_s=stall_timeout_s))
+
+
+def build_fake(spec: EngineSpec) -> BuiltEngine:
+    options = json.loads(spec.model)
+    trouble = options["fails_at_start"]
+    if trouble == "config":
+        raise ConfigError("step_s is 'x'; it must be a number")
+    if trouble == "exit" or (trouble.startswith("/") and Path(trouble).exists()):
+        os._exit(7)
+    facts = EngineFacts(max_model_len=1000, vocab_size=512, config=spec.engine, folder="", pid=os.getpid())
+    return BuiltEngine(FakeEngine(options["step_s"]), facts)
+
+
+class FakeEngine:
+    """Token i of an answer is i; one token a request a step. A page for each live request."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.step_s = step_s
+        self.version = 0
+        self.pause_mode: PauseMode | None = None
+        self.pages: set[str] = set()
+        self.live: dict[str, Request] = {}
+        self.generated: dict[str, list[int]] = {}
+        self.cancelled: dict[str, FinishReason] = {}
+        self.num_finished = 0
+        self.is_released = False
+
+    def add(self, request: Request) -> None:
+        if not request.prompt_ids:
+            raise RequestError("the prompt is empty; it must hold at least 1 token", param="prompt")
+        self.live[request.request_id] = request
+        self.generated[request.request_id] = []
+        self.pages.add(request.request_id)
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        if request_id in self.live:
+            self.cancelled[request_id] = reason
+
+    def has_work(self) -> bool:
+        return bool(self.cancelled) if self.pause_mode else bool(self.live)
+
+    def step(self) -> list[Event]:
+        events: list[Event] = [self._end(name, reason) for name, reason in self.cancelled.items()]
+        self.cancelled.clear()
+        if self.pause_mode:
+            return events
+        time.sleep(self.step_s)
+        for name, request in list(self.live.items()):
+            self._suffer(request.prompt_ids[0])
+            made = self.generated[name]
+            made.append(len(made))
+            events.append(TokenEvent(name, made[-1], made[-1], None, self.version))
+            if len(made) == request.params.max_tokens:
+                events.append(self._end(name, "length"))
+        return events
+
+    def fail_all(self, error: str) -> list[Event]:
+        self.cancelled.clear()
+        return [self._end(name, "error", error) for name in list(self.live)]
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            num_running=len(self.live),
+            num_finished=self.num_finished,
+            used_pages=len(self.pages),
+            total_pages=64,
+            weight_version=self.version,
+        )
+
+    def pause(self, mode: PauseMode) -> list[Event]:
+        self.pause_mode = mode
+        return [self._end(name, "cancelled") for name in list(self.live)] if mode == "abort" else []
+
+    def resume(self) -> None:
+        self.pause_mode = None
+
+    def update_weights(self, path: str, version: int, checksum: str | None) -> list[Event]:
+        if not Path(path).exists():
+            raise CheckpointError(f"there is no checkpoint at {path}; give an existing folder")
+        self.version = version
+        return []
+
+    def flush(self) -> None:
+        pass
+
+    def describe(self) -> str:
+        return f"fake engine: {len(self.live)} live, paused {self.pause_mode}"
+
+    def check_laws(self) -> None:
+        assert self.pages == self.live.keys(), (self.pages, self.live.keys())
+
+    def _end(self, name: str, reason: FinishReason, error: str | None = None) -> FinalOutput:
+        request = self.live.pop(name)
+        self.pages.discard(name)
+        self.num_finished += 1
+        return FinalOutput(
+            request_id=name,
+            token_ids=tuple(self.generated.pop(name)),
+            logprobs=None,
+            finish_reason=reason,
+            error=error,
+            prompt_len=len(request.prompt_ids),
+        )
+
+    def _suffer(self, token: int) -> None:
+        if token == FAILS:
+            raise RuntimeError("the device fell off the bus")
+        if token == HANGS:
+            while not self.is_released:
+                time.sleep(0.01)
+        if token == DIES:
+            os.kill(os.getpid(), signal.SIGKILL)
