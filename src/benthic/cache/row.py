@@ -10,8 +10,9 @@ from benthic.cache.work import Match
 class Row:
     """A request row. Everybody may read it; the manager alone writes.
 
-    Laws: start_len <= committed_len; committed_len <= allocated_len after the first `grow`; pages of `path` are the
-    trie's and locked, those from there up to allocated_len are the row's own.
+    Laws: start_len <= committed_len; committed_len <= allocated_len after the first `grow`; the pages of `path` are the
+    trie's and locked by this row, those from there up to allocated_len are the row's own; a window is the trie's where
+    its page is in `shared_windows`, and the row's own elsewhere.
     """
 
     index: int
@@ -22,15 +23,30 @@ class Row:
     """First position to compute."""
     stored_len: int
     """Entries of blocks that end at or before this exist already: computing rows before it writes no entries."""
+    exact_len: int
+    """Windows of positions from here on are exact: a replay begins without a window, and its first rows lack keys."""
     committed_len: int
     """Positions before this are computed and their tokens are final; start_len at first."""
     allocated_len: int
     """Positions before this have pages and windows: a multiple of the page size."""
+    next_page_end: int
+    """The next page completes here: until then a commit changes nothing else."""
+    num_completed: int
+    """Pages before this one are full and committed."""
+    first_window: int
+    """Windows before this page are gone, or never were."""
+    root: PageNode
     path: list[PageNode] = field(default_factory=list)
     """The trie's pages that this row holds, from the first page on."""
+    shared_windows: set[int] = field(default_factory=set)
+    """Pages whose window is the trie's and locked by this row."""
+    branch_len: int = 0
+    """Another sequence had the same tokens up to here and left no window: 0 if there was none."""
+    is_private: bool = False
+    """Shares with its forks only."""
     is_open: bool = True
 
     @property
     def replay_len(self) -> int:
         """Tokens that are computed although their entries exist, to rebuild windows and rings."""
-        return self.stored_len - self.start_len
+        return max(0, self.stored_len - self.start_len)

@@ -1,5 +1,7 @@
 """Page tables: where each request row finds its pages and windows, by row and absolute page number; 0 is none."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -35,6 +37,11 @@ class PageTables:
         cells = np.fromiter(self._changes, np.int64, len(self._changes))
         self._changes.clear()
         return cells // self.max_pages, cells % self.max_pages
+
+    def set_first_pages(self, row: int, page_ids: Sequence[int]) -> None:
+        """Names the pages that a row begins with."""
+        self.pages[row, : len(page_ids)] = page_ids
+        self._mark(row, 0, len(page_ids))
 
     def set_page(self, row: int, page: int, page_id: int) -> None:
         """Names the entries' page of one cell."""

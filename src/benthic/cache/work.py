@@ -45,7 +45,7 @@ class CacheWork:
     """What the device does before the next pass, in this order: clear, restore, copy.
 
     An id that was handed out since the last `take_work` is in its `fresh_*` list exactly once, also where a copy
-    then fills it. Sources of copies are not cleared in the same work.
+    then fills it. No id is the target of one copy and the source of another.
     """
 
     fresh_pages: tuple[int, ...]
@@ -83,9 +83,31 @@ class PoolStats:
     """The cached ones that nobody holds."""
 
 
+@dataclass(slots=True)
+class CacheCounts:
+    """What has happened since the cache was made."""
+
+    num_opens: int = 0
+    num_replays: int = 0
+    asked_len: int = 0
+    """Tokens of all opened sequences."""
+    compressed_len: int = 0
+    """Of these, how many had compressed entries in the cache."""
+    usable_len: int = 0
+    """Of these, how many had a window at their end."""
+    num_published: int = 0
+    """Pages that became shared."""
+    num_duplicates: int = 0
+    """Pages that were shared already when a row completed them."""
+    num_donations: int = 0
+    """Windows given to pages that had lost theirs."""
+    num_evicted_pages: int = 0
+    num_evicted_windows: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """State of the cache now, and counts since it was made."""
+    """State of the cache now, and what has happened since it was made."""
 
     pages: PoolStats
     windows: PoolStats
@@ -94,19 +116,4 @@ class CacheStats:
     num_namespaces: int
     num_checkpoints: int
     """Cached windows that retention wants kept longest."""
-    num_opens: int
-    num_replays: int
-    asked_len: int
-    """Tokens of all opened sequences."""
-    compressed_len: int
-    """Of these, how many had compressed entries in the cache."""
-    usable_len: int
-    """Of these, how many had a window at their end."""
-    num_published: int
-    """Pages that became shared."""
-    num_duplicates: int
-    """Pages that were shared already when a row completed them."""
-    num_donations: int
-    """Windows given to pages that had lost theirs."""
-    num_evicted_pages: int
-    num_evicted_windows: int
+    counts: CacheCounts
