@@ -20,12 +20,14 @@ class Chunk:
     """A run of consecutive tokens of one sequence inside a pass.
 
     Rows `start_row .. start_row + length - 1` hold positions `start .. start + length - 1` of sequence `sequence`.
+    Compression blocks that end at or before position `stored_len` exist already and are not completed again.
     """
 
     sequence: int
     start_row: int
     start: int
     length: int
+    stored_len: int = 0
 
 
 @dataclass(frozen=True, slots=True)
