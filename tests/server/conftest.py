@@ -16,9 +16,11 @@ import pytest
 import benthic
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
+from benthic.engine.messages import EngineFacts, PauseMode
 from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
-from benthic.engine.scoring import prompt_logprobs
 from benthic.engine.stats import EngineStats
+from benthic.engine.worker import EngineWorker
+from benthic.errors import CheckpointError
 from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.transformer import Transformer
@@ -44,6 +46,8 @@ class ScriptedEngine:
         self.requests: list[Request] = []
         self.cancelled: dict[str, FinishReason] = {}
         self.failing = False
+        self.pause_mode: PauseMode | None = None
+        self.version = 0
         self._live: dict[str, tuple[Request, Iterator[tuple[int, int]]]] = {}
 
     def add(self, request: Request) -> None:
@@ -56,7 +60,27 @@ class ScriptedEngine:
             self.cancelled[request_id] = reason
 
     def has_work(self) -> bool:
-        return bool(self._live)
+        return any(name in self._live for name in self.cancelled) if self.pause_mode else bool(self._live)
+
+    def pause(self, mode: PauseMode) -> list[Event]:
+        self.pause_mode = mode
+        return self.fail_all("paused") if mode == "abort" else []
+
+    def resume(self) -> None:
+        self.pause_mode = None
+
+    def update_weights(self, path: str, version: int, checksum: str | None) -> list[Event]:
+        if not Path(path).exists():
+            raise CheckpointError(f"there is no checkpoint at {path}; give an existing folder")
+        self.version = version
+        return []
+
+    def flush(self) -> None: ...
+
+    def describe(self) -> str:
+        return f"scripted: {len(self._live)} live"
+
+    def check_laws(self) -> None: ...
 
     def step(self) -> list[Event]:
         time.sleep(self.step_s)
@@ -73,12 +97,14 @@ class ScriptedEngine:
         return events
 
     def stats(self) -> EngineStats:
-        return EngineStats(num_running=len(self._live))
+        return EngineStats(num_running=len(self._live), weight_version=self.version)
 
     def _advance(self, request_id: str) -> list[Event]:
         request, tokens = self._live[request_id]
         if request_id in self.cancelled:
             return [self._end(request_id, (), self.cancelled[request_id])]
+        if request.params.max_tokens == 0:
+            return [self._end(request_id, (), "length")]
         index, token = next(tokens)
         logprobs = None
         if request.params.logprobs is not None:
@@ -96,15 +122,23 @@ class ScriptedEngine:
         return final
 
     def _final(self, request_id: str, ids: tuple[int, ...], reason: FinishReason, error: str | None) -> FinalOutput:
-        prompt_len = len(self._live[request_id][0].prompt_ids)
+        request = self._live[request_id][0]
+        num_scored = 0 if request.params.prompt_logprobs is None else len(request.prompt_ids) - 1
         return FinalOutput(
             request_id=request_id,
             token_ids=ids,
             logprobs=None,
             finish_reason=reason,
             error=error,
-            prompt_len=prompt_len,
+            prompt_len=len(request.prompt_ids),
+            prompt_logprobs=(TokenLogprobs(-0.5, ()),) * num_scored,
         )
+
+
+def build(engine: Engine | ScriptedEngine, config: ServerConfig) -> Service:
+    """A service over an engine in a thread."""
+    facts = EngineFacts(engine.max_model_len, Tokenizer(TINY).vocab_size, EngineConfig(), str(TINY))
+    return build_service(EngineWorker(engine), facts, TINY, name="tiny", config=config)
 
 
 class Running:
@@ -182,9 +216,7 @@ def anyio_backend() -> str:
 async def served(model: Transformer) -> AsyncIterator[Running]:
     """The random model behind the application."""
     engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True))
-    service = build_service(
-        engine, TINY, name="tiny", config=ServerConfig(), score=lambda ids, top: prompt_logprobs(model, ids, top)
-    )
+    service = build(engine, ServerConfig())
     async with running(service, engine) as up:
         yield up
 
@@ -230,7 +262,7 @@ def live(tokenizer: Tokenizer) -> Callable[..., Live]:
     def start(markup: str, *, step_s: float = 0.0, **config: object) -> Live:
         engine = ScriptedEngine(tokenizer.encode_markup(markup), step_s=step_s)
         server = ServerConfig(**config)  # type: ignore[arg-type]
-        service = build_service(engine, TINY, name="tiny", config=server, score=lambda ids, top: [None] * len(ids))
+        service = build(engine, server)
         return Live(service, engine)
 
     return start
@@ -246,7 +278,7 @@ def scripted(tokenizer: Tokenizer) -> Script:
     def start(markup: str, *, step_s: float = 0.0, **config: object) -> AbstractAsyncContextManager[Running]:
         engine = ScriptedEngine(tokenizer.encode_markup(markup), step_s=step_s)
         server = ServerConfig(**config)  # type: ignore[arg-type]
-        service = build_service(engine, TINY, name="tiny", config=server, score=lambda ids, top: [None] * len(ids))
+        service = build(engine, server)
         return running(service, engine)
 
     return start

@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
-from benthic.cli.compiling import compilation_notice
 from benthic.engine.config import EngineConfig
 from benthic.errors import ConfigError
 from benthic.server.config import ServerConfig
 
 if TYPE_CHECKING:
-    from benthic.models.numerics import Policy
+    from benthic.engine.handle import EngineHandle
+    from benthic.engine.messages import EngineFacts, EngineSpec
     from benthic.server.local import LocalService
     from benthic.server.service import Service
 
@@ -31,45 +31,63 @@ class ModelChoice:
 def open_service(
     choice: ModelChoice, *, server: ServerConfig | None = None, engine: EngineConfig | None = None
 ) -> "Service":
-    """Load a checkpoint and build its service.
+    """Load a checkpoint, in a process of its own unless `server` says otherwise, and build its service.
 
     Raises:
         ConfigError: an option is wrong.
         CheckpointError: the checkpoint cannot be loaded.
+        EngineError: the engine's process died while it loaded.
     """
-    from benthic.engine.cpu import prepare_products
-    from benthic.engine.engine import Engine
-    from benthic.engine.scoring import prompt_logprobs
-    from benthic.models.checkpoint.load import load_model, resolve
-    from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
-    from benthic.server.build import build_service, warm_up
+    from benthic.engine.messages import EngineSpec
+    from benthic.server.build import build_service
 
-    config = engine or EngineConfig()
-    place, dtype, policy = chosen_device(choice.device), chosen_dtype(choice.dtype), _policy(choice.numerics)
-    prepare_products(config.num_threads)
-    folder = resolve(choice.model)
-    with compilation_notice():
-        model = load_model(folder, device=place, dtype=dtype, numerics=policy).freeze()
-        running = Engine(model, config)
-        warm_up(running)
-    return build_service(
-        running,
-        folder,
-        name=folder.resolve().name if Path(choice.model).exists() else choice.model,
-        config=server or ServerConfig(),
-        score=lambda ids, num_alternatives: prompt_logprobs(model, ids, num_alternatives),
+    config = server or ServerConfig()
+    spec = EngineSpec(
+        model=choice.model,
+        device=choice.device,
+        dtype=choice.dtype,
+        numerics=_policy(choice.numerics),
+        engine=engine or EngineConfig(),
     )
+    handle, facts = _in_thread(spec) if config.engine_in_process else _in_child(spec)
+    folder = Path(facts.folder)
+    name = folder.resolve().name if Path(choice.model).exists() else choice.model
+    try:
+        return build_service(handle, facts, folder, name=name, config=config)
+    except BaseException:
+        handle.close()
+        raise
 
 
 def open_local(choice: ModelChoice, *, engine: EngineConfig | None = None) -> "LocalService":
     """A running service in this process, without HTTP."""
     from benthic.server.local import LocalService
 
-    return LocalService(open_service(choice, engine=engine))
+    return LocalService(open_service(choice, server=ServerConfig(engine_in_process=True), engine=engine))
 
 
-def _policy(name: str | None) -> "Policy | None":
-    policies: dict[str, Policy] = {"plain": "plain", "quantized": "quantized"}
+def _in_thread(spec: "EngineSpec") -> "tuple[EngineHandle, EngineFacts]":
+    from benthic.engine.build import build_engine
+    from benthic.engine.worker import EngineWorker
+
+    built = build_engine(spec)
+    return EngineWorker(built.engine, stall_timeout_s=spec.engine.stall_timeout_s), built.facts
+
+
+def _in_child(spec: "EngineSpec") -> "tuple[EngineHandle, EngineFacts]":
+    from benthic.engine.process import EngineProcess
+
+    engine = EngineProcess(spec)
+    engine.start()
+    try:
+        return engine, engine.wait_ready()
+    except BaseException:  # an interrupt while it loads, too, must not leave a child behind
+        engine.close(timeout_s=0)
+        raise
+
+
+def _policy(name: str | None) -> Literal["plain", "quantized"] | None:
+    policies: dict[str, Literal["plain", "quantized"]] = {"plain": "plain", "quantized": "quantized"}
     return _chosen("numerics", name, policies)
 
 

@@ -30,13 +30,15 @@ def serve(
     """Serve a model over HTTP, speaking the OpenAI protocol.
 
     Further options: --engine.FIELD VALUE (max_num_seqs, max_model_len, cache_bytes, ...) and --server.FIELD VALUE
-    (api_key, max_body_bytes, max_open_sequences, thinking, ...). BENTHIC_API_KEY sets the key without showing it.
+    (api_key, admin_key, max_body_bytes, max_open_sequences, thinking, ...). BENTHIC_API_KEY and BENTHIC_ADMIN_KEY set
+    the keys without showing them.
     """
     given: dict[str, Any] = {
         "host": host,
         "port": port,
         "served_name": name,
         "api_key": os.environ.get("BENTHIC_API_KEY"),
+        "admin_key": os.environ.get("BENTHIC_ADMIN_KEY"),
     }
     options = read_serve_options(given, context.obj)
     # The port is taken before torch is imported and the model loaded: a busy one is reported at once.
@@ -47,6 +49,8 @@ def serve(
 
     choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
     service = open_service(choice, server=options.server, engine=options.engine)
+    if service.facts.budget:
+        typer.echo(service.facts.budget, err=True)
     has_key = options.server.api_key is not None
     DrainingServer(
         create_app(service),

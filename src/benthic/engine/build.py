@@ -1,5 +1,6 @@
 """From a checkpoint to an engine that has answered once: what a child process does before it is ready."""
 
+import logging
 import os
 
 from benthic.engine.cpu import prepare_products
@@ -8,11 +9,14 @@ from benthic.engine.factory import BuiltEngine
 from benthic.engine.messages import EngineFacts, EngineSpec
 from benthic.engine.request import Request
 from benthic.engine.sampling import SamplingParams
+from benthic.kernels.compiling import announced_compilation
 from benthic.models.checkpoint.load import load_model, resolve
 from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
 
 _WARM_UP_LEN = 160
 """Longer than the longest compression block, so that every kind of layer has work."""
+
+logger = logging.getLogger(__name__)
 
 
 def build_engine(spec: EngineSpec) -> BuiltEngine:
@@ -25,9 +29,10 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
     prepare_products(spec.engine.num_threads)
     place, dtype = chosen_device(spec.device), chosen_dtype(spec.dtype)
     folder = resolve(spec.model)
-    model = load_model(folder, device=place, dtype=dtype, numerics=spec.numerics).freeze()
-    engine = Engine(model, spec.engine)
-    warm_up(engine)
+    with announced_compilation(lambda: logger.warning("compiling CPU kernels, once: up to half a minute ...")):
+        model = load_model(folder, device=place, dtype=dtype, numerics=spec.numerics).freeze()
+        engine = Engine(model, spec.engine)
+        warm_up(engine)
     facts = EngineFacts(
         max_model_len=engine.max_model_len,
         vocab_size=model.config.vocab_size,

@@ -173,6 +173,11 @@ class EngineHandle(ABC):
         """Hands a command on, in order; raises nothing and never waits."""
 
     @property
+    def num_restarts(self) -> int:
+        """How often the engine had to be started anew."""
+        return 0
+
+    @property
     def is_alive(self) -> bool:
         """Whether a request added now would be computed, at once or soon."""
         return self.state in ("starting", "running", "restarting")

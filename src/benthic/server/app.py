@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from benthic import __version__
 from benthic.errors import BenthicError, Cancelled
 from benthic.server.completions import completions
+from benthic.server.control import CONTROL_PATHS, add_control_routes
 from benthic.server.errors import ApiError, api_error
 from benthic.server.metrics import CONTENT_TYPE
 from benthic.server.protocols import converse
@@ -24,6 +25,8 @@ from benthic.server.tokens import detokenize, tokenize, tokenizer_info
 
 _OPEN_PATHS = frozenset({"/health", "/metrics"})
 _CLIENT_LEFT = 499
+_RESTART_S = 5
+"""About how long an engine takes to come back; a large model takes longer."""
 _QUESTION = "What is 347 + 285?"
 
 _log = logging.getLogger(__name__)
@@ -41,6 +44,8 @@ def create_app(service: Service) -> FastAPI:
     # No page at /docs: FastAPI's loads its scripts from the internet.
     app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_routes(app, service)
+    if service.config.admin_key is not None:
+        add_control_routes(app, service)
     for kind in (ApiError, BenthicError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
     app.add_middleware(Door, service=service)
@@ -52,7 +57,8 @@ class Door:
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
-        self._key = service.config.api_key
+        self._api_key = service.config.api_key
+        self._admin_key = service.config.admin_key
         self._metrics = service.metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +72,8 @@ class Door:
                 self._metrics.requests.labels(route, str(message["status"])).inc()
             await send(message)
 
-        if self._key is not None and scope["path"] not in _OPEN_PATHS and not _has_key(Request(scope), self._key):
+        key = self._key_for(scope["path"])
+        if key is not None and not _has_key(Request(scope), key):
             refusal = ApiError(
                 401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
             )
@@ -74,13 +81,19 @@ class Door:
             return
         await self._app(scope, receive, counting_send)
 
+    def _key_for(self, path: str) -> str | None:
+        if path in _OPEN_PATHS:
+            return None
+        return self._admin_key or self._api_key if path in CONTROL_PATHS else self._api_key
+
 
 def _add_routes(app: FastAPI, service: Service) -> None:
     @app.head("/health", include_in_schema=False)
     @app.get("/health")
     async def health() -> Response:
-        state = "draining" if service.channel.is_draining else "ok" if service.channel.is_healthy else "failed"
-        return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503)
+        state = service.channel.state
+        headers = {"retry-after": str(_RESTART_S)} if state in ("starting", "restarting") else None
+        return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503, headers=headers)
 
     @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics")

@@ -1,8 +1,9 @@
-"""The bridge between the event loop and the engine's thread: requests and cancels go in, events come out.
+"""The bridge between the event loop and the engine: requests and cancels go in, events come out.
 
-One receiver thread blocks on the worker and hands each step's events to the loop in one call; there they are routed by
-request id to the `Generation` that waits for them. Laws: every opened sequence is closed exactly once; what is
-delivered for a closed sequence is dropped; when the engine's thread dies, every open generation ends with an error.
+One receiver thread blocks on the engine's handle and hands each step's events to the loop in one call; there they are
+routed by request id to the `Generation` that waits for them. Laws: every opened sequence is closed exactly once; what
+is delivered for a closed sequence is dropped; when the engine is gone for good, every open generation ends with an
+error. While its process restarts, new requests wait for it.
 """
 
 import asyncio
@@ -10,31 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
-from benthic.engine.request import Event, FinalOutput, FinishReason, Request
-from benthic.engine.stats import EngineStats
+from benthic.engine.handle import EngineHandle
+from benthic.engine.request import Event, FinalOutput, Request
 from benthic.errors import RequestError
 from benthic.server.errors import ApiError, cut_off, internal_error, overloaded, shutting_down
 from benthic.server.metrics import Metrics
 
 _POLL_S = 0.5
+_CLOSE_S = 30.0
 
 _log = logging.getLogger(__name__)
-
-
-class Worker(Protocol):
-    """What the channel needs of `benthic.engine.worker.EngineWorker`."""
-
-    def start(self) -> None: ...
-    def add(self, request: Request) -> None: ...
-    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None: ...
-    def receive(self, timeout_s: float | None = None) -> list[Event]: ...
-    def close(self, timeout_s: float = 30.0) -> None: ...
-    @property
-    def is_alive(self) -> bool: ...
-    @property
-    def stats(self) -> EngineStats: ...
 
 
 class Generation:
@@ -103,6 +90,8 @@ class Generation:
             del self._ids[index]
             self._channel.forget(event.request_id)
             self._metrics.request_s.observe(now - self._opened_at)
+            if event.report is not None:
+                self._metrics.queue_s.observe(event.report.queued_s)
         else:
             self._metrics.generated_tokens.inc()
             last = self._token_at.get(index)
@@ -128,23 +117,20 @@ class Generation:
 
 
 class Channel:
-    """Opens generations on one engine worker, within a bound on open sequences."""
+    """Opens generations on one engine, within a bound on open sequences."""
 
-    def __init__(self, worker: Worker, metrics: Metrics, *, max_open: int) -> None:
-        self._worker = worker
+    def __init__(self, engine: EngineHandle, metrics: Metrics, *, max_open: int) -> None:
+        self.engine = engine
+        self.close_s = _CLOSE_S
+        """How long a step that runs may take to end when the channel closes."""
         self._metrics = metrics
         self._max_open = max_open
         self._owners: dict[str, Generation] = {}
         self._receiver: threading.Thread | None = None
         self._closing = threading.Event()
         self.is_draining = False
-        metrics.watch("num_running_reqs", "Sequences that the engine computes", lambda: worker.stats.num_running)
-        metrics.watch("num_queue_reqs", "Sequences that wait for the engine", lambda: worker.stats.num_waiting)
         metrics.watch("open_sequences", "Sequences opened and not yet ended", lambda: len(self._owners))
-        metrics.watch(
-            "num_retracted_reqs", "Sequences that gave their memory back", lambda: worker.stats.num_retractions
-        )
-        metrics.watch("token_usage", "Share of the cache in use", lambda: _used_share(worker.stats))
+        metrics.watch_engine(lambda: engine.stats)
 
     @property
     def num_open(self) -> int:
@@ -152,13 +138,17 @@ class Channel:
         return len(self._owners)
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether the engine's thread runs."""
-        return self._worker.is_alive
+    def state(self) -> str:
+        """ "ok", "draining", or the engine's state when that is another than running."""
+        if self.is_draining:
+            return "draining"
+        state = self.engine.state
+        return "ok" if state == "running" else state
 
     def start(self) -> None:
-        """Start the engine's thread and route its events to the running loop."""
-        self._worker.start()
+        """Start the engine, unless it runs, and route its events to the running loop."""
+        if self.engine.state == "new":
+            self.engine.start()
         loop = asyncio.get_running_loop()
         self._receiver = threading.Thread(target=self._receive, args=(loop,), name="benthic-receiver", daemon=True)
         self._receiver.start()
@@ -172,7 +162,7 @@ class Channel:
         """
         if self.is_draining:
             raise shutting_down()
-        if not self.is_healthy:
+        if not self.engine.is_alive:
             raise internal_error()
         if num_sequences > self._max_open:
             raise RequestError(
@@ -197,17 +187,24 @@ class Channel:
         generation = Generation(self, requests, self._metrics)
         for request in requests:
             self._owners[request.request_id] = generation
-            self._worker.add(request)
+            self.engine.add(request)
         return generation
 
     def stop(self, request_id: str) -> None:
         """End a sequence in the engine as complete."""
-        self._worker.cancel(request_id, "stop")
+        self.engine.cancel(request_id, "stop")
 
     def cancel(self, request_id: str) -> None:
         """End a sequence in the engine and deliver nothing more for it."""
         self.forget(request_id)
-        self._worker.cancel(request_id)
+        self.engine.cancel(request_id)
+
+    def abort(self, request_id: str | None) -> int:
+        """End the sequences of one HTTP request, or of all, in the engine; their clients are told. Returns how many."""
+        chosen = [name for name in self._owners if request_id is None or name.rpartition("-")[0] == request_id]
+        for name in chosen:
+            self.engine.cancel(name)
+        return len(chosen)
 
     def forget(self, request_id: str) -> None:
         """Deliver nothing more for this sequence."""
@@ -216,30 +213,30 @@ class Channel:
     def fail_all(self, error: ApiError) -> None:
         """End every open generation with an error; what still runs in the engine is cancelled."""
         for request_id in self._owners:
-            self._worker.cancel(request_id)
+            self.engine.cancel(request_id)
         for generation in set(self._owners.values()):
             generation.fail(error)
 
     async def close(self) -> None:
-        """End the engine's thread; whatever is open ends with an error."""
+        """End the engine; whatever is open ends with an error."""
         await asyncio.to_thread(self.end_threads)
         self.fail_all(cut_off())
 
     def end_threads(self) -> None:
-        """End the engine's thread and the receiver; may be called twice, and after the loop has gone."""
+        """End the engine and the receiver; may be called twice, and after the loop has gone."""
         self._closing.set()
-        self._worker.close()
+        self.engine.close(self.close_s)
         if self._receiver is not None:
             self._receiver.join(2 * _POLL_S)
 
     def _receive(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._closing.is_set():
-            events = self._worker.receive(_POLL_S)
+            events = self.engine.receive(_POLL_S)
             try:
                 if events:
                     loop.call_soon_threadsafe(self._route, events)
-                elif not self._worker.is_alive and not self._closing.is_set():
-                    _log.critical("the engine's thread ended unexpectedly; its requests end with an error")
+                elif not self.engine.is_alive and not self._closing.is_set():
+                    _log.critical("the engine is gone for good; its requests end with an error")
                     loop.call_soon_threadsafe(self.fail_all, internal_error())
                     return
             except RuntimeError:  # the loop is closed: a forced end, nobody listens any more
@@ -250,7 +247,3 @@ class Channel:
             generation = self._owners.get(event.request_id)
             if generation is not None:
                 generation.deliver(event)
-
-
-def _used_share(stats: EngineStats) -> float:
-    return stats.used_pages / stats.total_pages if stats.total_pages else 0.0

@@ -29,6 +29,10 @@ class ServerConfig:
     """A silent stream sends a comment this often, so that proxies do not cut it."""
     drain_s: float = 30.0
     """After a stop signal, running requests get this long to finish."""
+    engine_in_process: bool = False
+    """Whether the engine runs in a thread of the server instead of a process of its own, which can be restarted."""
+    admin_key: str | None = None
+    """When set, whoever sends it may pause the engine, change its weights and see its state, by routes of their own."""
     thinking: bool | None = None
     """Whether requests that do not say think first; None leaves it to the checkpoint."""
     strict_fields: bool = False
@@ -45,3 +49,5 @@ class ServerConfig:
             raise ConfigError(f"drain_s ({self.drain_s}) must be 0 or more")
         if self.api_key == "":
             raise ConfigError("api_key ('') must not be empty; leave it out to serve without a key")
+        if self.admin_key == "":
+            raise ConfigError("admin_key ('') must not be empty; leave it out to serve without control routes")

@@ -1,8 +1,8 @@
 """From an application to a listening server, and from a stop signal to a clean end.
 
 The socket listens only after everything works, so a client never waits in a queue behind the loader. The first stop
-signal drains: running requests finish, new ones get 503. The second cuts what
-runs, each stream with an error object, and ends at once.
+signal drains: running requests finish, new ones get 503. The second cuts what runs, each stream with an error object,
+and ends at once, whatever the engine is doing.
 """
 
 import asyncio
@@ -98,11 +98,13 @@ class DrainingServer(uvicorn.Server):
         self.stop()
 
     def _cut(self) -> None:
+        self._channel.close_s = _CUT_S
         self._channel.fail_all(cut_off())
         self.should_exit = True
         asyncio.get_running_loop().call_later(_CUT_S, self._force)
 
     def _force(self) -> None:
+        self._channel.close_s = min(self._channel.close_s, _CUT_S)
         # uvicorn would report its own cancelled tasks with tracebacks.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         self.should_exit = self.force_exit = True

@@ -1,16 +1,19 @@
 """What every endpoint needs of one served model, in one frozen record."""
 
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benthic.engine.request import TokenLogprobs
+from benthic.engine.messages import EngineFacts
+from benthic.engine.request import FinalOutput, Request, TokenLogprobs
+from benthic.engine.sampling import SamplingParams
 from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.server.channel import Channel
 from benthic.server.config import ServerConfig
 from benthic.server.fields import Fields
 from benthic.server.metrics import Metrics
+from benthic.server.text_choice import check_finished
 from benthic.text.prompt import PromptEncoder
 from benthic.text.tokenizer import Tokenizer
 
@@ -23,14 +26,17 @@ class Service:
     name: str
     created: int
     """Unix time at which the model was loaded."""
-    context_len: int
-    """Prompt and answer together have at most this many tokens."""
+    facts: EngineFacts
+    """What the engine said of itself when it was ready."""
     tokenizer: Tokenizer
     prompts: PromptEncoder
     channel: Channel
     metrics: Metrics
-    score: Callable[[Sequence[int], int], Awaitable[list[TokenLogprobs | None]]]
-    """(ids, k): log-probabilities of given ids with k alternatives, None for the first id."""
+
+    @property
+    def context_len(self) -> int:
+        """Prompt and answer together have at most this many tokens."""
+        return self.facts.max_model_len
 
     def model_card(self) -> dict[str, Any]:
         """The model as /v1/models lists it."""
@@ -75,6 +81,25 @@ class Service:
                 param="max_tokens",
             )
         return left
+
+    async def score(self, ids: Sequence[int], num_alternatives: int) -> list[TokenLogprobs | None]:
+        """Log-probabilities of given ids with so many alternatives; None for the first id, which nothing precedes.
+
+        Raises:
+            ApiError: the engine is full, or failed.
+        """
+        params = SamplingParams(max_tokens=0, prompt_logprobs=num_alternatives)
+        request = Request(request_id=new_id("score"), prompt_ids=tuple(ids), params=params)
+        generation = self.channel.open([request])
+        try:
+            while not generation.is_done:
+                for _, event in await generation.next_events(self.config.keep_alive_s):
+                    if isinstance(event, FinalOutput):
+                        check_finished(event)
+                        return [None, *(event.prompt_logprobs or ())]
+        finally:
+            generation.close()
+        raise AssertionError("a generation ended without a final output")
 
     def count_unknown(self, fields: Fields) -> None:
         """Count the request's fields that nothing has read.

@@ -1,0 +1,140 @@
+"""Routes for a trainer or an operator: pause, new weights, flush, abort, and a look inside.
+
+They exist only when `--server.admin_key` is set, and ask for that key instead of the clients' one. Names are those
+that trainers already call. Each answers when the engine has done it; while a pause lasts, requests are taken and wait.
+"""
+
+import asyncio
+from concurrent.futures import Future
+from dataclasses import asdict
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+
+from benthic import __version__
+from benthic.engine.messages import PauseMode
+from benthic.errors import EngineError
+from benthic.server.body import read_object
+from benthic.server.errors import ApiError
+from benthic.server.fields import Fields, refuse
+from benthic.server.service import Service
+
+_MODES: dict[str, PauseMode] = {"abort": "abort", "keep": "keep", "in_place": "keep", "retract": "retract"}
+_MAX_VERSION = 2**63 - 1
+CONTROL_PATHS = frozenset(
+    f"/{name}"
+    for name in (
+        "pause_generation",
+        "continue_generation",
+        "update_weights_from_disk",
+        "flush_cache",
+        "abort_request",
+        "get_weight_version",
+        "server_info",
+        "dump_state",
+    )
+)
+
+
+def add_control_routes(app: FastAPI, service: Service) -> None:
+    """Adds the routes of CONTROL_PATHS; who may use them is the door's business."""
+    app.add_api_route("/pause_generation", _handler(service, _pause), methods=["POST"])
+    app.add_api_route("/continue_generation", _handler(service, _continue), methods=["POST"])
+    app.add_api_route("/update_weights_from_disk", _handler(service, _update_weights), methods=["POST"])
+    app.add_api_route("/flush_cache", _handler(service, _flush), methods=["POST"])
+    app.add_api_route("/abort_request", _handler(service, _abort), methods=["POST"])
+
+    @app.get("/get_weight_version")
+    async def weight_version() -> dict[str, Any]:
+        return {"weight_version": service.channel.engine.stats.weight_version}
+
+    @app.get("/server_info")
+    async def server_info() -> dict[str, Any]:
+        return _info(service)
+
+    @app.get("/dump_state")
+    async def dump_state() -> Response:
+        return PlainTextResponse(await _done(service.channel.engine.dump()))
+
+
+def _handler(service: Service, act: Any) -> Any:
+    """A route that reads a JSON object (an empty body is an empty one), acts, and answers with an object."""
+
+    async def handle(request: Request) -> Response:
+        has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+        fields = Fields(await read_object(request, service.config) if has_body else {})
+        answer = await act(service, fields)
+        return JSONResponse({"success": True, **answer})
+
+    return handle
+
+
+async def _pause(service: Service, fields: Fields) -> dict[str, Any]:
+    mode = fields.optional_text("mode") or "keep"
+    if mode not in _MODES:
+        refuse("mode", mode, "one of " + ", ".join(_MODES))
+    service.count_unknown(fields)
+    await _done(service.channel.engine.pause(_MODES[mode]))
+    return {"mode": _MODES[mode]}
+
+
+async def _continue(service: Service, fields: Fields) -> dict[str, Any]:
+    service.count_unknown(fields)
+    await _done(service.channel.engine.resume())
+    return {}
+
+
+async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
+    engine = service.channel.engine
+    path = fields.text("model_path")
+    version = fields.integer("weight_version", 0, _MAX_VERSION)
+    checksum = fields.optional_text("checksum")
+    service.count_unknown(fields)
+    version = engine.stats.weight_version + 1 if version is None else version
+    return {"weight_version": int(await _done(engine.update_weights(path, version, checksum)))}
+
+
+async def _flush(service: Service, fields: Fields) -> dict[str, Any]:
+    service.count_unknown(fields)
+    await _done(service.channel.engine.flush())
+    return {}
+
+
+async def _abort(service: Service, fields: Fields) -> dict[str, Any]:
+    request_id = fields.optional_text("rid")
+    is_for_all = fields.boolean("abort_all")
+    service.count_unknown(fields)
+    if (request_id is None) is not is_for_all:
+        refuse("rid", request_id, "the id of a reply, or absent beside abort_all: true")
+    return {"num_aborted": service.channel.abort(None if is_for_all else request_id)}
+
+
+def _info(service: Service) -> dict[str, Any]:
+    engine, facts = service.channel.engine, service.facts
+    return {
+        "version": __version__,
+        "model": service.name,
+        "model_path": facts.folder,
+        "state": service.channel.state,
+        "num_restarts": engine.num_restarts,
+        "context_len": facts.max_model_len,
+        "vocab_size": facts.vocab_size,
+        "budget": facts.budget,
+        "engine": asdict(facts.config),
+        "stats": asdict(engine.stats),
+    }
+
+
+async def _done(future: Future[str]) -> str:
+    """The value of a call.
+
+    Raises:
+        ApiError: 503 when the engine could not carry it out.
+        BenthicError: it would not, for a reason that the caller can mend.
+    """
+    try:
+        return await asyncio.wrap_future(future)
+    except EngineError as error:
+        raise ApiError(503, str(error), kind="server_error", code="engine_unavailable", retry_after_s=5.0) from None
