@@ -43,7 +43,7 @@ class Request:
     cache_salt: str = ""
     """Requests share cached prefixes with those of the same salt alone: a tenant, a session, a secret."""
     use_cache: bool = True
-    """Whether cached prefixes may be used; what this request computes is published either way."""
+    """Whether cached prefixes may be used, and what this request computes be left to others."""
     fork_of: str | None = None
     """The id of a request with the same prompt whose computed prompt this one takes over as soon as it is there.
     Only a hint: where the leader is unknown, gone or in trouble, the request is an ordinary one."""

@@ -16,26 +16,17 @@ import secrets
 from enum import StrEnum
 from typing import Protocol
 
-from benthic.engine.request import FinalOutput, FinishReason, Request, RequestReport, TokenEvent, TokenLogprobs
+from benthic.cache.row import Row
+from benthic.engine.request import (
+    FinalOutput,
+    FinishReason,
+    Request,
+    RequestReport,
+    RowExtras,
+    TokenEvent,
+    TokenLogprobs,
+)
 from benthic.engine.token_counts import TokenCounts
-
-
-class PrefixMatch(Protocol):
-    """What the cache had of a prompt."""
-
-    usable_len: int
-    compressed_len: int
-    cut: str
-
-
-class Row(Protocol):
-    """A request row of the cache."""
-
-    index: int
-    start_len: int
-    stored_len: int
-    replay_len: int
-    match: PrefixMatch
 
 
 class Phase(StrEnum):
@@ -44,6 +35,22 @@ class Phase(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
+
+
+class ExtrasBuffer(Protocol):
+    """Extras of one sequence by position; what was written twice counts as written last."""
+
+    def write(self, start: int, extras: RowExtras) -> None:
+        """Puts those of the rows from position `start` on."""
+        ...
+
+    def read(self, start: int, end: int) -> RowExtras:
+        """Those of positions start .. end - 1."""
+        ...
+
+    def page(self, number: int) -> RowExtras:
+        """Those of one cache page."""
+        ...
 
 
 class Sequence:
@@ -61,10 +68,11 @@ class Sequence:
     """
 
     __slots__ = (
-        "accepted", "arrived_s", "computed_len", "cut", "deadline_s", "drafted", "drafts", "finish_reason",
-        "is_serial", "known_len", "limit_len", "logprobs", "match_lens", "num_in_flight", "num_retractions", "number",
-        "phase", "prompt_len", "prompt_logprobs", "queued_s", "replayed", "request", "row", "scheduled_len", "seed",
-        "stop_ids", "token_counts", "tokens", "weight_versions",
+        "accepted", "arrived_s", "cached_len", "computed_len", "cut", "deadline_s", "drafted", "drafts", "extras",
+        "finish_reason", "followers", "is_serial", "known_len", "leader", "limit_len", "logprobs", "match_lens",
+        "num_in_flight", "num_overtaken", "num_retractions", "number", "phase", "prompt_len", "prompt_logprobs",
+        "queued_s", "rank", "replayed", "request", "row", "scheduled_len", "seed", "stop_ids", "token_counts",
+        "tokens", "weight_versions",
     )  # fmt: skip
 
     def __init__(
@@ -91,12 +99,22 @@ class Sequence:
         self.computed_len = self.scheduled_len = self.num_in_flight = 0
         self.drafts: tuple[int, ...] = ()
         """Guesses at the tokens after the last known one; set before planning, taken by the next plan."""
+        self.extras: ExtrasBuffer | None = None
+        """Set before it is queued, where rows have extras that are kept."""
         self.row: Row | None = None
         self.phase = Phase.WAITING
         self.finish_reason: FinishReason | None = None
         self.logprobs: list[TokenLogprobs] = []
         self.prompt_logprobs: list[TokenLogprobs] = []
+        self.rank = (arrived_s, number)
+        """The queue's: the smaller goes first."""
+        self.num_overtaken = 0
+        """How many later ones were admitted while this one did not fit."""
+        self.leader: Sequence | None = None
+        """Whose prompt this one waits for, to fork from it."""
+        self.followers: list[Sequence] = []
         self.queued_s: float | None = None
+        self.cached_len = 0
         self.match_lens = (0, 0)
         """Compressed and usable match at the first admission."""
         self.cut = "not admitted"
@@ -104,7 +122,7 @@ class Sequence:
         self.weight_versions: list[int] = []
         self.token_counts: TokenCounts | None = None
         """The sampler's, where penalties look back on the tokens."""
-        self._check()
+        self.check()
 
     @property
     def total_len(self) -> int:
@@ -126,18 +144,23 @@ class Sequence:
         """Whether only the last token is pending."""
         return self.phase is Phase.RUNNING and self.known_len - self.scheduled_len == 1
 
-    def admit(self, row: Row, now_s: float) -> None:
-        """WAITING -> RUNNING, on a row whose first `row.start_len` tokens need no computing."""
+    def admit(self, row: Row, now_s: float, cut: str | None = None) -> None:
+        """WAITING -> RUNNING, on a row whose first `row.committed_len` tokens need no computing.
+
+        Args:
+            cut: reason why no more was found, where it is not that of the row's match.
+        """
         assert self.phase is Phase.WAITING, self.phase
         self.phase = Phase.RUNNING
         self.row = row
-        self.computed_len = self.scheduled_len = row.start_len
-        self.replayed += row.replay_len
+        self.computed_len = self.scheduled_len = row.committed_len
+        self.replayed += max(0, row.stored_len - row.committed_len)
         if self.queued_s is None:
             self.queued_s = max(0.0, now_s - self.arrived_s)
+            self.cached_len = row.committed_len
             self.match_lens = (row.match.compressed_len, row.match.usable_len)
-            self.cut = row.match.cut
-        self._check()
+            self.cut = row.match.cut if cut is None else cut
+        self.check()
 
     def retract(self) -> None:
         """RUNNING -> WAITING: the row is given up, tokens stay. Nothing may be in flight."""
@@ -145,9 +168,10 @@ class Sequence:
         self.phase = Phase.WAITING
         self.row = None
         self.computed_len = self.scheduled_len = 0
+        self.known_len = len(self.tokens)
         self.drafts = ()
         self.num_retractions += 1
-        self._check()
+        self.check()
 
     def append(self, token_id: int, logprobs: TokenLogprobs | None = None, weight_version: int = 0) -> TokenEvent:
         """Adds a generated token."""
@@ -162,6 +186,16 @@ class Sequence:
         if not versions or versions[-1] != weight_version:
             versions.append(weight_version)
         return TokenEvent(self.request.request_id, index, token_id, logprobs, weight_version)
+
+    @property
+    def wants_whole_prompt(self) -> bool:
+        """Whether log-probabilities of its prompt are still missing: then nothing of it may come from the cache."""
+        return self.request.params.prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1
+
+    @property
+    def needs_extras(self) -> bool:
+        """Whether only cached pages that have extras are of use."""
+        return self.request.params.return_routes or self.request.params.return_picks
 
     def natural_end(self) -> FinishReason | None:
         """The reason to end after the last token, if there is one."""
@@ -186,10 +220,18 @@ class Sequence:
             stop_token_id=generated[-1] if stopped else None,
             error=error,
             prompt_len=self.prompt_len,
-            cached_len=self.match_lens[1],
+            cached_len=self.cached_len,
             report=self._report(),
-            prompt_logprobs=tuple(self.prompt_logprobs) or None,
+            prompt_logprobs=None if params.prompt_logprobs is None else tuple(self.prompt_logprobs),
+            extras=self._returned_extras(),
         )
+
+    def _returned_extras(self) -> RowExtras | None:
+        params = self.request.params
+        if self.extras is None or not self.needs_extras:
+            return None
+        found = self.extras.read(0, self.computed_len)
+        return RowExtras(found.routes if params.return_routes else None, found.picks if params.return_picks else None)
 
     def _report(self) -> RequestReport:
         compressed, usable = self.match_lens
@@ -206,7 +248,8 @@ class Sequence:
             weight_versions=tuple(self.weight_versions),
         )
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Asserts the laws."""
         total = len(self.tokens)
         assert 0 <= self.computed_len <= self.scheduled_len <= self.known_len, (self.computed_len, self.scheduled_len)
         assert self.prompt_len <= total <= self.known_len <= self.limit_len, (total, self.known_len, self.limit_len)
