@@ -11,6 +11,7 @@ from benthic.engine.request import FinalOutput, Request
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import packed_logprobs
 from benthic.models.transformer import Transformer
+from benthic.server.usage import Usage
 from benthic.text.tokenizer import EOS, Tokenizer
 
 pytestmark = pytest.mark.anyio
@@ -310,3 +311,23 @@ NEUTRAL = {
 async def test_edges_and_neutral_values_are_accepted(scripted: Any, field: str, value: Any) -> None:
     async with scripted("a" + EOS) as up:
         assert (await up.post(PATH, **{**GOOD, field: value})).status_code == 200
+
+
+async def test_token_ids_are_returned_when_asked_for_and_a_token_without_text_is_among_them(
+    scripted: Any, tokenizer: Tokenizer
+) -> None:
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 50, "return_token_ids": True}
+    async with scripted(f"sea{EOS}") as up:
+        plain = await up.json(PATH, **body)
+        frames = await up.frames(PATH, **body)
+        silent = await up.json(PATH, **{**body, "return_token_ids": False})
+    ids = [*tokenizer.encode("sea"), tokenizer.eos_token_id]
+    assert plain["choices"][0]["token_ids"] == ids
+    assert [i for frame in frames for choice in frame["choices"] for i in choice["token_ids"]] == ids
+    assert "token_ids" not in silent["choices"][0]
+
+
+def test_accepted_and_rejected_drafts_are_told_where_there_were_any() -> None:
+    assert "completion_tokens_details" not in Usage(completion_tokens=9).to_json()
+    details = Usage(completion_tokens=9, drafted_tokens=8, accepted_tokens=5).to_json()["completion_tokens_details"]
+    assert details == {"accepted_prediction_tokens": 5, "rejected_prediction_tokens": 3}

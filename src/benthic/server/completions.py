@@ -40,6 +40,7 @@ class CompletionRequest:
     """False when nothing but the echoed prompt is asked for (max_tokens 0)."""
     stream: bool
     include_usage: bool
+    return_token_ids: bool
     params: tuple[SamplingParams, ...]
     """One a prompt: what is left of the context may bound max_tokens."""
 
@@ -93,6 +94,7 @@ def parse(service: Service, fields: Fields) -> CompletionRequest:
         generates=max_tokens != 0,
         stream=stream,
         include_usage=read_include_usage(fields, stream=stream),
+        return_token_ids=fields.boolean("return_token_ids"),
         params=params,
     )
     service.count_unknown(fields)
@@ -145,13 +147,14 @@ def _prompt_ids(service: Service, prompt: Any, kind: Any, place: str) -> tuple[i
     return tuple(ids)
 
 
-def _choice_json(index: int, piece: Piece) -> dict[str, Any]:
-    return {
+def _choice_json(index: int, piece: Piece, *, with_ids: bool) -> dict[str, Any]:
+    choice = {
         "index": index,
         "text": piece.text,
         "logprobs": piece.logprobs_json(),
         "finish_reason": piece.finish_reason,
     }
+    return {**choice, "token_ids": list(piece.token_ids)} if with_ids else choice
 
 
 def _failure(error: ApiError) -> str:
@@ -178,7 +181,13 @@ class _Answer:
         }
         self._usage = Usage(prompt_tokens=sum(map(len, asked.prompts)))
         self._choices = [
-            TextChoice(service.tokenizer, asked.params[p], prompt=ids if asked.echo else (), scores=scores[p])
+            TextChoice(
+                service.tokenizer,
+                asked.params[p],
+                prompt=ids if asked.echo else (),
+                scores=scores[p],
+                returns_ids=asked.return_token_ids,
+            )
             for p, ids in enumerate(asked.prompts)
             for _ in range(asked.n)
         ]
@@ -203,7 +212,7 @@ class _Answer:
         async for pieces in self._pieces():
             for index, piece in pieces:
                 parts[index].append(piece)
-        choices = [_choice_json(index, Piece.join(pieces)) for index, pieces in enumerate(parts)]
+        choices = [self._choice_json(index, Piece.join(pieces)) for index, pieces in enumerate(parts)]
         return {**self._base, "choices": choices, "usage": self._usage.to_json()}
 
     async def _pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
@@ -224,13 +233,19 @@ class _Answer:
         piece = choice.push(event)
         if isinstance(event, FinalOutput):
             self._usage.completion_tokens += choice.num_tokens
+            if event.report is not None:
+                self._usage.drafted_tokens += event.report.drafted
+                self._usage.accepted_tokens += event.report.accepted
             self._count_cached(index, event)
         elif choice.is_stopped:
             self._generation.stop(index)
         return piece
 
+    def _choice_json(self, index: int, piece: Piece) -> dict[str, Any]:
+        return _choice_json(index, piece, with_ids=self._asked.return_token_ids)
+
     def _chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        chunk = {**self._base, "choices": [_choice_json(index, piece)]}
+        chunk = {**self._base, "choices": [self._choice_json(index, piece)]}
         return {**chunk, "usage": None} if self._asked.include_usage else chunk
 
     def _count_cached(self, index: int, final: FinalOutput) -> None:

@@ -31,6 +31,8 @@ class Piece:
     text: str
     entries: TokenEntries | None = None
     finish_reason: str | None = None
+    token_ids: tuple[int, ...] = ()
+    """Generated tokens, where they were asked for."""
 
     def logprobs_json(self) -> dict[str, Any] | None:
         """The `logprobs` object, null when none were asked for."""
@@ -50,7 +52,8 @@ class Piece:
                 entries.token_logprobs += piece.entries.token_logprobs
                 entries.top_logprobs += piece.entries.top_logprobs
                 entries.text_offset += piece.entries.text_offset
-        return Piece("".join(piece.text for piece in pieces), entries, pieces[-1].finish_reason)
+        ids = tuple(token_id for piece in pieces for token_id in piece.token_ids)
+        return Piece("".join(piece.text for piece in pieces), entries, pieces[-1].finish_reason, ids)
 
 
 class TextChoice:
@@ -61,6 +64,7 @@ class TextChoice:
         params: what was asked; stop strings and log-probabilities are served here.
         prompt: ids to echo in front; empty when echo is off.
         scores: log-probabilities of the prompt's ids, or None for each when not asked for.
+        returns_ids: whether pieces name their tokens; then no token is without a piece.
     """
 
     def __init__(
@@ -70,11 +74,13 @@ class TextChoice:
         *,
         prompt: Sequence[int],
         scores: Sequence[TokenLogprobs | None],
+        returns_ids: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._wants_logprobs = params.logprobs is not None
         self._prompt = prompt
         self._scores = scores
+        self._returns_ids = returns_ids
         self._offset = 0
         # Ending tokens show no text: EOS while it still ends the answer, and the request's own.
         skip = set(params.stop_token_ids)
@@ -109,7 +115,8 @@ class TextChoice:
         self.num_tokens += 1
         text = self._text.push((event.token_id,))
         entries = self._entries(event)
-        return Piece(text, entries) if text or entries is not None else None
+        ids = (event.token_id,) if self._returns_ids else ()
+        return Piece(text, entries, None, ids) if text or ids or entries is not None else None
 
     def _finish(self, final: FinalOutput) -> Piece:
         check_finished(final)

@@ -12,6 +12,10 @@ class Usage:
     cached_tokens: int = 0
     completion_tokens: int = 0
     reasoning_tokens: int | None = None
+    drafted_tokens: int = 0
+    """Guessed ahead and verified, beside the completion."""
+    accepted_tokens: int = 0
+    """Of the completion, so many were guessed right."""
 
     def to_json(self) -> dict[str, Any]:
         """The `usage` object."""
@@ -23,6 +27,8 @@ class Usage:
             "prompt_cache_hit_tokens": self.cached_tokens,
             "prompt_cache_miss_tokens": self.prompt_tokens - self.cached_tokens,
         }
-        if self.reasoning_tokens is not None:
-            usage["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
-        return usage
+        details = {} if self.reasoning_tokens is None else {"reasoning_tokens": self.reasoning_tokens}
+        if self.drafted_tokens:
+            details["accepted_prediction_tokens"] = self.accepted_tokens
+            details["rejected_prediction_tokens"] = self.drafted_tokens - self.accepted_tokens
+        return {**usage, "completion_tokens_details": details} if details else usage
