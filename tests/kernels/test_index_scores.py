@@ -7,18 +7,11 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.index_scores import index_scores
 from benthic.kernels.select_topk import select_topk
-from benthic.kernels.sparse_attention.cases import Pass, make_pass
+from benthic.kernels.sparse_attention.cases import index_inputs as inputs
+from benthic.kernels.sparse_attention.cases import make_pass
 from tests.kernels import laws
 
 SPANS = ((0, 0, 70), (1, 250, 1), (0, 190, 1))
-
-
-def inputs(where: Pass, dtype: torch.dtype = torch.float32, heads: int = 5, dim: int = 8) -> dict[str, Tensor]:
-    return {
-        "query": torch.randn(where.num_rows, heads, dim, dtype=dtype),
-        "gamma": torch.randn(where.num_rows, heads, dtype=dtype),
-        "keys": torch.randn(where.num_slots, dim, dtype=dtype),
-    }
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
@@ -31,7 +24,7 @@ def test_scores_are_the_loop_over_entries_and_minus_infinity_beyond(impl: str) -
         for place, row in enumerate(tiles.queries.tolist()):
             run = next(run for run in where.runs if run.start_row <= row < run.start_row + run.length)
             seen = (run.start + row - run.start_row + 1) // 4
-            keys = given["keys"][[where.entry_slot(run.sequence, w) for w in range(seen)]]
+            keys = given["keys"][[where.index_slot(run.sequence, w) for w in range(seen)]]
             expected = given["gamma"][row] @ (given["query"][row] @ keys.T).relu()
             torch.testing.assert_close(scores[place, :seen], expected, rtol=1e-5, atol=2e-5)
             assert (scores[place, seen:] == -torch.inf).all()
@@ -42,7 +35,7 @@ def test_scores_are_the_loop_over_entries_and_minus_infinity_beyond(impl: str) -
 def test_gradients_are_the_numeric_ones() -> None:
     where = make_pass(4, [(0, 30, 1)], longest=64)
     given, tiles = inputs(where, torch.float64, heads=2, dim=3), where.plan.groups[0]
-    slots = torch.tensor([where.entry_slot(0, w) for w in range(7)])
+    slots = torch.tensor([where.index_slot(0, w) for w in range(7)])
     keys = given.pop("keys")
 
     def op(few_keys: Tensor, **rest: Tensor) -> Tensor:
@@ -62,32 +55,36 @@ def test_a_row_alone_has_the_bits_it_has_in_a_run(heads: int) -> None:
         one = {"query": given["query"][row : row + 1], "gamma": given["gamma"][row : row + 1]}
         keys = given["keys"].clone()
         for entry in range(64):  # the other pass lies in other blocks
-            keys[alone.entry_slot(0, entry)] = given["keys"][where.entry_slot(0, entry)]
+            keys[alone.index_slot(0, entry)] = given["keys"][where.index_slot(0, entry)]
         assert torch.equal(index_scores(**one, keys=keys, tiles=tiles)[0, 0], whole[row])
 
 
 @pytest.mark.parametrize("kind", ["smooth", "tied", "all equal", "all negative", "partly invisible"])
 @pytest.mark.parametrize("k", [1, 4, 40, 100])
-def test_the_selected_set_is_that_of_an_exact_sort(kind: str, k: int) -> None:
-    scores = torch.randn(30, 57)
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_the_selected_set_is_that_of_an_exact_sort(kind: str, k: int, impl: str) -> None:
+    scores = torch.randn(30, 57) * torch.tensor([1e-30, 1.0, 1e30]).repeat(10)[:, None]
     if kind == "tied":
         scores = scores.round()
     if kind == "all equal":
-        scores = torch.zeros(30, 57)
+        scores = torch.zeros(30, 57).copysign(torch.randn(30, 57))
     if kind == "all negative":
         scores = -scores.abs() - 1
     if kind == "partly invisible":
         scores[:, 20:] = -torch.inf
-    kept = select_topk(scores, k)
-    for row, mask in zip(scores.tolist(), kept, strict=True):
+    picks = select_topk(scores, k, impl=impl)
+    assert picks.shape == (30, min(k, 57))
+    for row, picked in zip(scores.tolist(), picks.tolist(), strict=True):
         best = sorted(range(57), key=lambda i: (-row[i], i))[:k]
-        assert {i for i in range(57) if mask[i] and row[i] > -torch.inf} == {i for i in best if row[i] > -torch.inf}
+        visible = sorted(i for i in best if row[i] > -torch.inf)
+        assert picked == visible + [-1] * (len(picked) - len(visible))
 
 
-def test_trailing_invisible_entries_leave_the_set() -> None:
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_trailing_invisible_entries_leave_the_set(impl: str) -> None:
     scores = torch.randn(9, 20).round()
     longer = torch.cat([scores, torch.full((9, 44), -torch.inf)], dim=1)
-    assert torch.equal(select_topk(longer, 6)[:, :20], select_topk(scores, 6))
+    assert torch.equal(select_topk(longer, 6, impl=impl), select_topk(scores, 6, impl=impl))
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -1,14 +1,16 @@
 """sparse_attention: a loop over visible keys, the sink, gradients, and rows that ignore their neighbours."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
+from benthic.kernels.index_scores import all_visible
 from benthic.kernels.sparse_attention import op, sparse_attention
-from benthic.kernels.sparse_attention.cases import WINDOW, Pass, inputs, kept_entries, make_pass
+from benthic.kernels.sparse_attention.cases import WINDOW, Pass, inputs, make_pass, random_picks
 from tests.kernels import laws
 
 SPANS = ((0, 0, 70), (1, 250, 1), (0, 190, 1), (1, 0, 3))
@@ -46,23 +48,23 @@ def test_attention_is_the_loop_over_window_and_entries(ratio: int, impl: str) ->
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_only_kept_entries_count(impl: str) -> None:
+def test_only_picked_entries_count(impl: str) -> None:
     where = make_pass(4, SPANS)
-    given, keep = inputs(where), kept_entries(where)
-    nothing = [torch.zeros_like(mask) for mask in keep]
-    everything = [torch.ones_like(mask) for mask in keep]
-    assert torch.equal(sparse_attention(**given, keep=everything, impl=impl), sparse_attention(**given, impl=impl))
+    given = inputs(where)
+    everything = [all_visible(tiles, 75) for tiles in where.plan.groups]
+    nothing = [torch.full_like(chosen, -1) for chosen in everything]
+    assert torch.equal(sparse_attention(**given, picks=everything, impl=impl), sparse_attention(**given, impl=impl))
     # Without entries a row sees its window, as in a layer of ratio 0.
-    bare = sparse_attention(**given, keep=nothing, impl=impl)
-    window = Pass(0, where.runs, where.plan, where.tables, where.num_slots)
+    bare = sparse_attention(**given, picks=nothing, impl=impl)
+    window = replace(where, ratio=0)
     expected = loop(window, given["query"], given["keys"], given["sink"], given["scale"])
     torch.testing.assert_close(bare.double(), expected, rtol=0, atol=TOLERANCE)
 
 
 def test_the_numba_kernel_agrees_with_the_reference_on_random_choices() -> None:
     where = make_pass(4, SPANS)
-    given, keep = inputs(where), kept_entries(where)
-    ours, reference = (sparse_attention(**given, keep=keep, impl=impl) for impl in ("cpu", "reference"))
+    given, picks = inputs(where), random_picks(where, 40)
+    ours, reference = (sparse_attention(**given, picks=picks, impl=impl) for impl in ("cpu", "reference"))
     torch.testing.assert_close(ours, reference, rtol=0, atol=TOLERANCE)
 
 
@@ -82,29 +84,19 @@ def test_a_row_alone_has_the_bits_it_has_in_a_long_run(dtype: torch.dtype, impl:
     given = inputs(whole, dtype, heads=heads)
     expected = sparse_attention(**given, impl=impl)
     for start, length in [(299, 1), (0, 1), (63, 2), (128, 64), (130, 100), (17, 1)]:
-        part = make_part(whole, start, length)
+        part = whole.of_runs([(0, start, length)])
         rows = given | {"query": given["query"][start : start + length], "plan": part.plan}
         assert torch.equal(sparse_attention(**rows, impl=impl), expected[start : start + length]), (start, length)
 
 
 def test_decode_by_products_has_the_bits_of_decode_by_chains(monkeypatch: pytest.MonkeyPatch) -> None:
-    where = make_pass(4, [(0, 299, 1), (1, 5, 1), (1, 150, 1)])
-    given, keep = inputs(where, dim=64, heads=8), kept_entries(where)
+    where = make_pass(4, [(0, 299, 1), (1, 5, 1), (1, 150, 1), (0, 100, 9)])
+    given, picks = inputs(where, dim=64, heads=8), random_picks(where, 30)
     if not op.chains_agree_here(64):
         pytest.skip("this library adds in another order, so decode takes its products anyway")
-    chains = sparse_attention(**given, keep=keep)
+    chains = sparse_attention(**given, picks=picks)
     monkeypatch.setattr(op, "chains_agree_here", lambda dim: False)
-    assert torch.equal(sparse_attention(**given, keep=keep), chains)
-
-
-def make_part(whole: Pass, start: int, length: int) -> Pass:
-    """The rows start .. start + length - 1 of the first run, over the same keys."""
-    from benthic.kernels.sparse_attention.cases import Run
-    from benthic.kernels.sparse_attention.plan import plan_tiles
-
-    runs = (Run(0, 0, start, length),)
-    plan = plan_tiles(runs, whole.tables, [4], window=WINDOW, num_rows=length, device=torch.device("cpu"))[4]
-    return Pass(4, runs, plan, whole.tables, whole.num_slots)
+    assert torch.equal(sparse_attention(**given, picks=picks), chains)
 
 
 def test_gradients_are_the_numeric_ones() -> None:

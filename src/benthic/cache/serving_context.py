@@ -16,7 +16,7 @@ from benthic.cache.buffers import CacheBuffers
 from benthic.cache.layout import BLOCK_SIZE, CSA, WINDOW
 from benthic.kernels.compress_kv import CompletedBlocks, plan_completed
 from benthic.kernels.rope import RopeTable, rope_table
-from benthic.kernels.sparse_attention import BLOCK, BlockTables, TilePlan, plan_tiles
+from benthic.kernels.sparse_attention import BLOCK, KeyTables, TilePlan, plan_tiles
 from benthic.models.config import ModelConfig
 from benthic.models.context import Chunk, Rows
 
@@ -48,12 +48,12 @@ class ServingContext:
         self._buffers = buffers
         self._ratios = tuple(layer.ratio for layer in (*config.layers, *config.mtp_layers))
         device = rows.positions.device
-        block_tables = _block_tables(tables, buffers.entry_base)
-        window = block_tables.window
+        ids = {ratio: _matrix([table.blocks[ratio] for table in tables]) for ratio in tables[0].blocks}
+        window = ids[WINDOW]
         self._slots = torch.from_numpy(_slots(window, rows.chunks)).to(device)
         self._plans = plan_tiles(
             rows.chunks,
-            block_tables,
+            _key_tables(ids, buffers.entry_base * BLOCK_SIZE, device),
             sorted(frequencies),
             window=config.sliding_window,
             num_rows=len(rows.positions),
@@ -68,7 +68,7 @@ class ServingContext:
                 continue
             blocks = plan_completed(rows.chunks, ratio, lambda s, p: _slot(window, s, p), device)
             if blocks is not None:
-                slots = _slot(block_tables.entries[ratio], blocks.sequence, blocks.index)
+                slots = _slot(ids[ratio], blocks.sequence, blocks.index)
                 self._completed[ratio] = blocks
                 self._entry_slots[ratio] = torch.from_numpy(slots).to(device)
                 self._entry_rope[ratio] = rope_table(blocks.positions, frequencies[ratio])
@@ -104,7 +104,8 @@ class ServingContext:
         buffer = self._buffers.kv[layer]
         if entries is None:
             return buffer
-        return buffer.index_copy_(0, self._entry_slots[self._ratios[layer]], entries)
+        slots = self._entry_slots[self._ratios[layer]] + self._buffers.entry_base * BLOCK_SIZE
+        return buffer.index_copy_(0, slots, entries)
 
     def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
         """Stores completed indexer keys; returns their buffer."""
@@ -112,19 +113,17 @@ class ServingContext:
         assert buffer is not None, f"layer {layer} has no indexer"
         if entries is None:
             return buffer
-        # The kv buffer's entries start at `entry_base`; the indexer's own buffer holds nothing before them.
-        slots = self._entry_slots[CSA] - self._buffers.entry_base * BLOCK_SIZE
-        return buffer.index_copy_(0, slots, entries)
+        return buffer.index_copy_(0, self._entry_slots[CSA], entries)
 
 
 def _completes(chunk: Chunk, ratio: int) -> bool:
     return chunk.start // ratio < (chunk.start + chunk.length) // ratio
 
 
-def _block_tables(tables: Sequence[BlockTable], entry_base: int) -> BlockTables:
-    own = {ratio: _matrix([table.blocks[ratio] for table in tables]) for ratio in tables[0].blocks}
-    entries = {ratio: table + entry_base for ratio, table in own.items() if ratio != WINDOW}
-    return BlockTables(window=own[WINDOW], entries=entries, index_entries=own.get(CSA))
+def _key_tables(ids: Mapping[int, Ints], entry_base: int, device: torch.device) -> KeyTables:
+    tables = {ratio: torch.from_numpy(table).to(device) for ratio, table in ids.items()}
+    window = tables.pop(WINDOW)
+    return KeyTables(window, BLOCK_SIZE, tables, dict.fromkeys(tables, BLOCK_SIZE), entry_base)
 
 
 def _matrix(lists: Sequence[Sequence[int]]) -> Ints:

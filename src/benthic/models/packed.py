@@ -32,7 +32,10 @@ class PackedContext:
         self.rows, self._plan = rows, plan
         self._ratios = [layer.ratio for layer in (*config.layers, *config.mtp_layers)]
         ratios = sorted(set(self._ratios))
-        self._tiles = tile_plans(plan.groups, plan.order, ratios, window=config.sliding_window)
+        on_cuda = device.type == "cuda"
+        self._tiles = tile_plans(
+            plan.groups, plan.order, plan.tables, ratios, window=config.sliding_window, with_bias=on_cuda
+        )
         self._rope: dict[int, RopeTable] = {}
         self._entry_rope: dict[int, RopeTable] = {}
         for ratio in ratios:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.compress_kv import CompletedBlocks, plan_completed
-from benthic.kernels.sparse_attention import BLOCK, BlockTables, TileCapacity
-from benthic.kernels.sparse_attention.plan import TileTensors, group_tensors, plan_arrays, row_order
+from benthic.kernels.sparse_attention import BLOCK, KeyTables, TileCapacity
+from benthic.kernels.sparse_attention.plan import TILES_PER_GROUP, TileTensors, group_tensors, plan_arrays, row_order
 from benthic.models.config import ModelConfig
 from benthic.models.context import Chunk
 from benthic.models.rotary import layer_frequencies
@@ -26,7 +26,7 @@ Ints = npt.NDArray[np.int64]
 class PackedCapacity:
     """Fixed sizes of a pass: exactly `num_rows` real rows, in sequences of up to `max_len` tokens.
 
-    A sequence takes one tile, and one block of the kv buffer, for every 64 positions begun: `max_blocks` in all.
+    A sequence takes one tile, and one page of 64 in the kv buffer, for every 64 positions begun: `max_blocks` in all.
     """
 
     num_rows: int
@@ -36,14 +36,15 @@ class PackedCapacity:
 
 @dataclass(frozen=True, slots=True)
 class PackedPlan:
-    """Slots and tiles of a packed pass.
+    """Slots and tiles of a packed pass, in pages of 64.
 
     `frequencies[ratio]` float32 [r/2]: rotary frequencies. `slots` int64 [rows]: kv buffer slot of each row.
     `completed[ratio]`: blocks that the sequences complete, absent where there are none;
-    `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry block.
+    `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry page.
     """
 
     groups: tuple[TileTensors, ...]
+    tables: KeyTables
     order: Tensor
     slots: Tensor
     frequencies: dict[int, Tensor]
@@ -54,12 +55,11 @@ class PackedPlan:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""
-        found: list[Tensor] = [self.order, self.slots, *self.frequencies.values(), *self.entry_slots.values()]
+        found = [self.order, self.slots, *self.frequencies.values(), *self.entry_slots.values(), *self.tables.tensors()]
         for blocks in self.completed.values():
             found += [blocks.positions, blocks.sources] + ([blocks.first] if blocks.first is not None else [])
         for group in self.groups:
-            found += [group.rows, group.positions, group.position_block, group.window, *group.entries.values()]
-            found += [group.index_entries] if group.index_entries is not None else []
+            found += group.tensors()
         return found
 
     def copy_(self, other: "PackedPlan") -> None:
@@ -81,18 +81,8 @@ class PackedPlan:
         """Applies `move` to every tensor."""
         return replace(
             self,
-            groups=tuple(
-                TileTensors(
-                    move(group.rows),
-                    move(group.positions),
-                    move(group.position_block),
-                    move(group.window),
-                    {ratio: move(blocks) for ratio, blocks in group.entries.items()},
-                    None if group.index_entries is None else move(group.index_entries),
-                    group.last_position,
-                )
-                for group in self.groups
-            ),
+            groups=tuple(group.map(move) for group in self.groups),
+            tables=self.tables.map(move),
             order=move(self.order),
             slots=move(self.slots),
             frequencies={ratio: move(frequencies) for ratio, frequencies in self.frequencies.items()},
@@ -142,12 +132,8 @@ def plan_packed(
         # Entries never take more blocks than positions; one block to spare for surplus places.
         num_entry_blocks = {ratio: capacity.max_blocks + 1 for ratio in ratios}
         tile_capacity = TileCapacity(capacity.max_blocks, capacity.max_len)
-    tables = BlockTables(
-        window=window,
-        entries={ratio: table + num_window_blocks for ratio, table in entries.items()},
-        index_entries=entries.get(4),
-    )
-    groups = plan_arrays(chunks, tables, 1 << 30 if on_cuda else 4, tile_capacity)
+    # A gradient through many single rows would add up their keys' shares one by one.
+    groups = plan_arrays(chunks, 1 << 30 if on_cuda else TILES_PER_GROUP, tile_capacity, short_run=1)
     host = torch.device("cpu")
     completed, entry_slots = {}, {}
     for ratio in ratios:
@@ -164,6 +150,13 @@ def plan_packed(
         completed[ratio], entry_slots[ratio] = blocks, torch.from_numpy(slots)
     return PackedPlan(
         groups=tuple(group_tensors(group, host) for group in groups),
+        tables=KeyTables(
+            window=_table(window, 1, capacity),
+            window_page=BLOCK,
+            entries={ratio: _table(table, ratio, capacity) for ratio, table in entries.items()},
+            entry_pages=dict.fromkeys(ratios, BLOCK),
+            entry_base=num_window_blocks * BLOCK,
+        ),
         order=torch.from_numpy(row_order(groups, num_rows)),
         slots=_slots(window, chunks),
         frequencies={ratio: layer_frequencies(config, ratio) for ratio in (0, *ratios)},
@@ -192,6 +185,15 @@ def _consecutive(lengths: Ints) -> tuple[Ints, int]:
     total = int(blocks.sum())
     table = first[:, None] + np.arange(max(1, int(blocks.max(initial=0))))
     return np.minimum(table, max(total - 1, 0)), max(total, 1)
+
+
+def _table(table: Ints, ratio: int, capacity: PackedCapacity | None) -> Tensor:
+    """A page table as a tensor; with a capacity as large as any batch may need."""
+    if capacity is None:
+        return torch.from_numpy(table)
+    whole = torch.zeros(capacity.max_blocks, max(1, -(-(capacity.max_len // ratio) // BLOCK)), dtype=torch.int64)
+    whole[: table.shape[0], : table.shape[1]] = torch.from_numpy(table)
+    return whole
 
 
 def _slots(window: Ints, chunks: Sequence[Chunk]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,13 @@ from torch import Tensor
 from benthic.kernels.sparse_attention.plan import ChunkLike
 
 Ints = npt.NDArray[np.int64]
+
+
+class StoredChunk(ChunkLike, Protocol):
+    """A run of tokens, and how far its sequence's entries exist already (models.context.Chunk)."""
+
+    @property
+    def stored_len(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +40,9 @@ class CompletedBlocks:
 
 
 def plan_completed(
-    chunks: Sequence[ChunkLike], ratio: int, slot_of: Callable[[Ints, Ints], Ints], device: torch.device
+    chunks: Sequence[StoredChunk], ratio: int, slot_of: Callable[[Ints, Ints], Ints], device: torch.device
 ) -> CompletedBlocks | None:
-    """Finds the blocks that the chunks complete.
+    """Finds the blocks that the chunks complete, but for those that end at or before their `stored_len`.
 
     Args:
         slot_of: (sequence [..], position [..]) -> slot of that token's raw row.
@@ -44,12 +52,15 @@ def plan_completed(
     """
     sequences, indices = [], []
     for chunk in chunks:
-        done = np.arange(chunk.start // ratio, (chunk.start + chunk.length) // ratio, dtype=np.int64)
+        begin, end = max(chunk.start, chunk.stored_len) // ratio, (chunk.start + chunk.length) // ratio
+        if begin >= end:
+            continue
+        done = np.arange(begin, end, dtype=np.int64)
         indices.append(done)
         sequences.append(np.full(len(done), chunk.sequence, dtype=np.int64))
-    index = np.concatenate(indices) if indices else np.zeros(0, dtype=np.int64)
-    if len(index) == 0:
+    if not indices:
         return None
+    index = np.concatenate(indices)
     sequence = np.concatenate(sequences)
     offset = np.arange(-ratio if ratio == 4 else 0, ratio, dtype=np.int64)
     position = index[:, None] * ratio + offset

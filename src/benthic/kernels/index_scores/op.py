@@ -12,35 +12,62 @@ from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.index_scores.reference import index_scores_ref
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
+from benthic.kernels.sparse_attention.addresses import Blocks
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
 def index_scores(
-    query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, *, min_rows: int = 1, impl: Impl = "auto"
+    query: Tensor,
+    gamma: Tensor,
+    keys: Tensor,
+    tiles: KeyTiles,
+    blocks: Blocks | None = None,
+    *,
+    min_rows: int = 1,
+    impl: Impl = "auto",
 ) -> Tensor:
     """Scores every entry that a group of tiles may read.
 
     Args:
         query: [R, Hi, di] indexer queries, rotated.
         gamma: float32 [R, Hi] head weights, already times di^-0.5 * Hi^-0.5; may be negative.
-        keys: [num_slots, di] indexer keys, num_slots a multiple of 64.
-        tiles: the group; must have entry blocks.
+        keys: [num_slots, di] indexer keys, contiguous, whole pages, finite everywhere.
+        tiles: the group; its ratio must not be 0.
+        blocks: (first, end) blocks of 64 entries to score; None for all of them.
         min_rows: rows that a product needs to be exact on this machine; fewer heads are filled up with silent ones.
 
     Returns:
-        float32 [n, Q, entry blocks * 64], -inf where the entry is not visible.
+        float32 [n, Q, (end - first) * 64], -inf where the entry is not visible.
     """
     if gamma.shape != query.shape[:2]:
         raise KernelInputError(f"gamma has shape {tuple(gamma.shape)}; it must be {tuple(query.shape[:2])}")
+    blocks = (0, tiles.num_entry_blocks) if blocks is None else blocks
+    is_compiled = uses_cpu_kernel(impl, query)
+    if is_compiled and takes_chains(query, keys, tiles):
+        scores: Tensor = with_reference_gradient(_chains(), index_scores_ref, (query, gamma, keys), tiles, blocks)
+        return scores
     if query.is_cpu:
         min_rows = max(min_rows, fewest_product_rows(query.shape[2], torch.get_num_threads()))
     missing = min_rows - query.shape[1]
     if missing > 0:
         query, gamma = F.pad(query, (0, 0, 0, missing)), F.pad(gamma, (0, missing))
-    if not uses_cpu_kernel(impl, query):
-        return index_scores_ref(query, gamma, keys, tiles)
-    scores: Tensor = with_reference_gradient(_cpu(), index_scores_ref, (query, gamma, keys), tiles)
+    if not is_compiled:
+        return index_scores_ref(query, gamma, keys, tiles, blocks)
+    scores = with_reference_gradient(_cpu(), index_scores_ref, (query, gamma, keys), tiles, blocks)
     return scores
+
+
+def takes_chains(query: Tensor, keys: Tensor, tiles: KeyTiles) -> bool:
+    """True if the CPU kernel scores these tiles without products, see `single_rows_cpu`."""
+    is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32
+    return tiles.rows_per_tile == 1 and is_plain and chains_agree_here(query.shape[2])
+
+
+def chains_agree_here(dim: int) -> bool:
+    """True if single rows may be scored by chains on this machine."""
+    from benthic.kernels.sparse_attention.chains_cpu import chains_agree
+
+    return chains_agree(dim, torch.get_num_threads())
 
 
 @cache
@@ -48,3 +75,10 @@ def _cpu() -> Callable[..., Tensor]:
     from benthic.kernels.index_scores.cpu import index_scores_cpu
 
     return index_scores_cpu
+
+
+@cache
+def _chains() -> Callable[..., Tensor]:
+    from benthic.kernels.index_scores.single_rows_cpu import index_single_rows
+
+    return index_single_rows

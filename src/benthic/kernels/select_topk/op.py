@@ -1,22 +1,36 @@
 """The door of top-k selection."""
 
+from collections.abc import Callable
+from functools import cache
+
 from torch import Tensor
 
 from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.select_topk.reference import select_topk_ref
 
 
-def select_topk(scores: Tensor, k: int) -> Tensor:
-    """Marks the k best entries of every row; ties go to the lower index (model.md 2.6 step 6).
+def select_topk(scores: Tensor, k: int, *, impl: Impl = "auto") -> Tensor:
+    """Picks the k best entries of every row; ties go to the lower index (model.md 2.6 step 6).
 
     Args:
-        scores: [..., N]; -inf marks entries that are not visible. Where fewer than k are visible, some invisible
-            ones are marked too: the caller's visibility mask still holds.
+        scores: [..., N]; -inf marks entries that are not visible, which are never picked. No NaN.
         k: how many to keep, at least 1.
 
     Returns:
-        bool [..., N]. The set depends on a row's visible scores only, not on N.
+        int32 [..., min(k, N)]: indices, ascending; where fewer are visible, -1 fills the end. The set depends on a
+        row's visible scores only, not on N. Selection has no gradient.
     """
     if k < 1:
         raise KernelInputError(f"k ({k}) must be at least 1")
-    return select_topk_ref(scores, k)
+    scores = scores.detach()
+    if not uses_cpu_kernel(impl, scores):
+        return select_topk_ref(scores, k)
+    return _cpu()(scores, k)
+
+
+@cache
+def _cpu() -> Callable[[Tensor, int], Tensor]:
+    from benthic.kernels.select_topk.cpu import select_topk_cpu
+
+    return select_topk_cpu

@@ -1,14 +1,14 @@
-"""Inputs of sparse_attention and index_scores: passes over sequences whose keys lie in shuffled blocks."""
+"""Inputs of sparse_attention and index_scores: passes over sequences whose keys lie in shuffled pages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.sparse_attention.plan import BLOCK, BlockTables, plan_tiles
+from benthic.kernels.sparse_attention.plan import TILES_PER_GROUP, KeyTables, plan_tiles
 from benthic.kernels.sparse_attention.tiles import TilePlan
 
 WINDOW = 128
@@ -22,16 +22,17 @@ class Run:
     start_row: int
     start: int
     length: int
+    stored_len: int = 0
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Some runs over two sequences of 300 positions, and where everything lies."""
+    """Some runs over two sequences, and where everything lies: window pages first, then pages of entries."""
 
     ratio: int
     runs: tuple[Run, ...]
     plan: TilePlan
-    tables: BlockTables
+    tables: KeyTables
     num_slots: int
 
     @property
@@ -39,28 +40,52 @@ class Pass:
         return sum(run.length for run in self.runs)
 
     def window_slot(self, sequence: int, position: int) -> int:
-        return int(self.tables.window[sequence, position // BLOCK]) * BLOCK + position % BLOCK
+        page = self.tables.window_page
+        return int(self.tables.window[sequence, position // page]) * page + position % page
+
+    def index_slot(self, sequence: int, entry: int) -> int:
+        page = self.tables.entry_pages[self.ratio]
+        return int(self.tables.entries[self.ratio][sequence, entry // page]) * page + entry % page
 
     def entry_slot(self, sequence: int, entry: int) -> int:
-        return int(self.tables.entries[self.ratio][sequence, entry // BLOCK]) * BLOCK + entry % BLOCK
+        return self.tables.entry_base + self.index_slot(sequence, entry)
+
+    def of_runs(self, spans: Sequence[tuple[int, int, int]], tiles_per_group: int = TILES_PER_GROUP) -> "Pass":
+        """Other rows over the same keys; `spans` as in `make_pass`."""
+        runs, row = [], 0
+        for sequence, start, length in spans:
+            runs.append(Run(sequence, row, start, length))
+            row += length
+        plan = plan_tiles(
+            runs,
+            self.tables,
+            [self.ratio],
+            window=WINDOW,
+            num_rows=row,
+            device=torch.device("cpu"),
+            tiles_per_group=tiles_per_group,
+        )[self.ratio]
+        return replace(self, runs=tuple(runs), plan=plan)
 
 
-def make_pass(ratio: int, spans: Sequence[tuple[int, int, int]], *, longest: int = 300) -> Pass:
-    """`spans` are (sequence, start, length), sequence 0 or 1, within `longest` positions."""
-    runs, row = [], 0
-    for sequence, start, length in spans:
-        runs.append(Run(sequence, row, start, length))
-        row += length
-    window_blocks, entry_blocks = -(-longest // BLOCK), -(-(longest // max(ratio, 1)) // BLOCK) if ratio else 0
-    places = np.random.permutation(2 * (window_blocks + entry_blocks)).astype(np.int64)
-    window = places[: 2 * window_blocks].reshape(2, -1)
-    entries = places[2 * window_blocks :].reshape(2, -1)
-    tables = BlockTables(window, {ratio: entries} if ratio else {}, entries if ratio == 4 else None)
-    plan = plan_tiles(runs, tables, [ratio], window=WINDOW, num_rows=row, device=torch.device("cpu"))[ratio]
-    return Pass(ratio, tuple(runs), plan, tables, len(places) * BLOCK)
+def make_pass(ratio: int, spans: Sequence[tuple[int, int, int]], *, longest: int = 300, page: int = 64) -> Pass:
+    """`spans` are (sequence, start, length), sequence 0 or 1, within `longest` positions.
+
+    `page` is the number of tokens of a window page; a page of entries holds those of `page` tokens, but 64 where that
+    is 64: pages as they are packed.
+    """
+    entry_page = (64 if page == 64 else page // ratio) if ratio else 64
+    pages, entry_pages = -(-longest // page), -(-(longest // ratio) // entry_page) if ratio else 0
+    window = torch.from_numpy(np.random.permutation(2 * pages + 1)[: 2 * pages].reshape(2, -1))
+    base = (2 * pages + 1) * page
+    entries = torch.from_numpy(np.random.permutation(2 * entry_pages + 1)[: 2 * entry_pages].reshape(2, -1))
+    tables = KeyTables(window, page, {ratio: entries} if ratio else {}, {ratio: entry_page} if ratio else {}, base)
+    num_slots = base + (2 * entry_pages + 1) * entry_page
+    return Pass(ratio, (), TilePlan((), torch.zeros(0, dtype=torch.int64)), tables, num_slots).of_runs(spans)
 
 
 def inputs(where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 4, dim: int = 16) -> dict[str, Any]:
+    """Arguments of sparse_attention."""
     return {
         "query": torch.randn(where.num_rows, heads, dim, dtype=dtype),
         "keys": torch.randn(where.num_slots, dim, dtype=dtype),
@@ -70,7 +95,24 @@ def inputs(where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 4, d
     }
 
 
-def kept_entries(where: Pass) -> list[Tensor]:
-    """For each group a random choice of entries; some rows keep none."""
-    shapes = [(len(tiles.blocks), tiles.rows_per_tile, tiles.blocks.shape[1] - 3) for tiles in where.plan.groups]
-    return [torch.rand(n, q, blocks * BLOCK) * torch.rand(n, q, 1).round() > 0.3 for n, q, blocks in shapes]
+def index_inputs(where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 5, dim: int = 8) -> dict[str, Tensor]:
+    """Arguments of index_scores but for the tiles."""
+    return {
+        "query": torch.randn(where.num_rows, heads, dim, dtype=dtype),
+        "gamma": torch.randn(where.num_rows, heads, dtype=dtype),
+        "keys": torch.randn(where.num_slots, dim, dtype=dtype),
+    }
+
+
+def random_picks(where: Pass, k: int) -> list[Tensor | None]:
+    """For each row up to k random entries, seen or not; some rows pick none. The choice is one by position."""
+    picks: list[Tensor | None] = []
+    for tiles in where.plan.groups:
+        chosen = torch.full((*tiles.positions.shape, k), -1, dtype=torch.int32)
+        for (tile, place), position in np.ndenumerate(tiles.positions.numpy()):
+            rng = np.random.default_rng([int(tiles.sequence[tile]), int(position)])
+            listed = rng.permutation((int(position) + 1) // where.ratio + 3)[: rng.integers(0, k + 1)]
+            if position % 3 and len(listed):
+                chosen[tile, place, : len(listed)] = torch.from_numpy(np.sort(listed).astype(np.int32))
+        picks.append(chosen)
+    return picks

@@ -9,52 +9,60 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.numba_kernel import bytes8, float32s, kernel
+from benthic.kernels.numba_kernel import float32s, int64s, kernel
 from benthic.kernels.numba_math import LANES, exp32
 from benthic.kernels.precision import wide
-from benthic.kernels.sparse_attention.plan import BLOCK, WINDOW_BLOCKS
-from benthic.kernels.sparse_attention.tiles import KeyTiles
+from benthic.kernels.sparse_attention.addresses import read_blocks
+from benthic.kernels.sparse_attention.reference import pieces_of
+from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
+from benthic.kernels.sparse_attention.visibility_cpu import show_keys
 
 
 def attend_tiles_cpu(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None
+    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
 ) -> Tensor:
-    """Output [n*Q, H, d] of one group; see `sparse_attention`."""
+    """Output [n*Q, H, d] of one group, `piece` key blocks at a time; see `sparse_attention`."""
     _, heads, dim = query.shape
-    per_tile = tiles.rows_per_tile
-    num_tiles, num_blocks = tiles.blocks.shape
-    blocks = wide(keys.view(-1, BLOCK * dim).index_select(0, tiles.blocks.view(-1)))
-    queries = wide(query.index_select(0, tiles.queries)).view(num_tiles, per_tile * heads, dim)
-    scores = torch.bmm(queries, blocks.view(num_tiles, num_blocks * BLOCK, dim).transpose(1, 2))
-    weights = torch.empty((num_tiles * num_blocks, per_tile * heads, BLOCK))
-    denominator = torch.empty((num_tiles * per_tile, heads))
+    per_tile, num_tiles = tiles.rows_per_tile, tiles.num_tiles
+    rows = per_tile * heads
+    queries = wide(query.index_select(0, tiles.queries)).view(num_tiles, rows, dim)
     sink = wide(sink).contiguous()
-    kept = None if keep is None else keep.contiguous()
-    _weigh(
-        scores.data_ptr(),
-        tiles.bias.data_ptr(),
-        0 if kept is None else kept.data_ptr(),
-        sink.data_ptr(),
-        weights.data_ptr(),
-        denominator.data_ptr(),
-        num_tiles,
-        per_tile,
-        heads,
-        num_blocks,
-        scale,
-    )
-    if query.dtype != torch.float32:
-        weights = wide(weights.to(query.dtype))
-    partial = torch.bmm(weights, blocks.view(num_tiles * num_blocks, BLOCK, dim))
-    output = torch.empty((num_tiles * per_tile, heads, dim))
-    _fold(
-        partial.data_ptr(),
-        denominator.data_ptr(),
-        output.data_ptr(),
-        num_tiles,
-        num_blocks,
-        per_tile * heads,
-        dim,
+    top = sink.repeat(num_tiles * per_tile, 1)
+    denominator = torch.zeros((num_tiles * per_tile, heads))
+    output = torch.zeros((num_tiles * per_tile, heads, dim))
+    used = tiles.used.contiguous()
+    cuts = pieces_of(tiles.num_blocks, piece)
+    passes = (True,) if len(cuts) == 1 else (False, True)
+    for weighs in passes:
+        for cut in cuts:
+            num_blocks = cut[1] - cut[0]
+            blocks = wide(read_blocks(keys, tiles, cut))
+            scores = torch.bmm(queries, blocks.transpose(1, 2))
+            bias = show_keys(tiles, cut, picks)
+            weights = torch.empty((num_tiles * num_blocks, rows, BLOCK) if weighs else (0,))
+            _weigh(
+                scores.data_ptr(),
+                bias.data_ptr(),
+                used.data_ptr(),
+                top.data_ptr(),
+                weights.data_ptr(),
+                denominator.data_ptr(),
+                num_tiles,
+                per_tile,
+                heads,
+                num_blocks,
+                scale,
+                weighs,
+            )
+            if not weighs:
+                continue
+            del scores
+            if query.dtype != torch.float32:
+                weights = wide(weights.to(query.dtype))
+            partial = torch.bmm(weights, blocks.view(num_tiles * num_blocks, BLOCK, dim))
+            _fold(partial.data_ptr(), output.data_ptr(), num_tiles, num_blocks, rows, dim)
+    _divide(
+        top.data_ptr(), sink.data_ptr(), denominator.data_ptr(), output.data_ptr(), num_tiles * per_tile, heads, dim
     )
     return output if query.dtype == torch.float32 else output.to(query.dtype)
 
@@ -63,8 +71,8 @@ def attend_tiles_cpu(
 def _weigh(
     scores_at: int,
     bias_at: int,
-    keep_at: int,
-    sink_at: int,
+    used_at: int,
+    top_at: int,
     weights_at: int,
     denominator_at: int,
     num_tiles: int,
@@ -72,46 +80,44 @@ def _weigh(
     heads: int,
     num_blocks: int,
     scale: float,
+    weighs: bool,
 ) -> None:
-    """Scores [n, Q*H, B*64] to weights [n, B, Q*H, 64] and denominators [n*Q, H]."""
+    """Raises maxima [n*Q, H] by scores [n, Q*H, p*64]; then weights [n, p, Q*H, 64], added to denominators [n*Q, H]."""
     width = num_blocks * BLOCK
-    entries = width - WINDOW_BLOCKS * BLOCK
     scores = float32s(scores_at, (num_tiles, per_tile, heads, width))
     bias = float32s(bias_at, (num_tiles, per_tile, width))
-    sink = float32s(sink_at, (heads,))
+    used = int64s(used_at, (num_tiles,))
+    tops = float32s(top_at, (num_tiles, per_tile, heads))
     weights = float32s(weights_at, (num_tiles, num_blocks, per_tile * heads, BLOCK))
     denominator = float32s(denominator_at, (num_tiles, per_tile, heads))
-    row_bias, lanes = np.empty(width, np.float32), np.empty(LANES, np.float32)
+    lanes = np.empty(LANES, np.float32)
     seen, sums = np.empty(num_blocks, np.bool_), np.empty(num_blocks, np.float32)
     for tile in range(num_tiles):
         for place in range(per_tile):
-            row_bias[:] = bias[tile, place]
-            if keep_at:
-                keep = bytes8(keep_at + (tile * per_tile + place) * entries, (entries,))
-                hide(row_bias[WINDOW_BLOCKS * BLOCK :], keep)
+            row_bias = bias[tile, place]
+            if place >= used[tile]:
+                if weighs:
+                    weights[tile, :, place * heads : (place + 1) * heads] = 0
+                continue
             for block in range(num_blocks):
                 seen[block] = (row_bias[block * BLOCK : (block + 1) * BLOCK] == 0).any()
             for head in range(heads):
                 row = scores[tile, place, head]
-                top = add_bias(row, row_bias, seen, np.float32(scale), sink[head], lanes)
-                exponentiate(row, row_bias, seen, top, weights[tile], place * heads + head, sums, lanes)
-                total = np.float32(0.0)
+                top = _add_bias(row, row_bias, seen, np.float32(scale), tops[tile, place, head], lanes)
+                tops[tile, place, head] = top
+                if not weighs:
+                    continue
+                _exponentiate(row, row_bias, seen, top, weights[tile], place * heads + head, sums, lanes)
+                total = denominator[tile, place, head]
                 for block in range(0, num_blocks, 4):
                     total += (sums[block] + sums[block + 1]) + (sums[block + 2] + sums[block + 3])
-                denominator[tile, place, head] = total + exp32(sink[head] - top)
+                denominator[tile, place, head] = total
 
 
 @kernel
-def hide(bias, keep):  # type: ignore[no-untyped-def]
-    for j in range(bias.size):
-        if keep[j] == 0:
-            bias[j] = np.float32(-np.inf)
-
-
-@kernel
-def add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-def]
-    """Scales and masks a row's scores in place; returns their maximum with the sink."""
-    lanes[:] = sink
+def _add_bias(row, bias, seen, scale, top, lanes):  # type: ignore[no-untyped-def]
+    """Scales and masks a row's scores in place; returns their maximum with `top`."""
+    lanes[:] = top
     for block in range(seen.size):
         if seen[block]:
             for first in range(block * BLOCK, (block + 1) * BLOCK, LANES):
@@ -126,8 +132,8 @@ def add_bias(row, bias, seen, scale, sink, lanes):  # type: ignore[no-untyped-de
 
 
 @kernel
-def exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ignore[no-untyped-def]
-    """Weights [B, query, 64] of one row and head, and their sum in each block.
+def _exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ignore[no-untyped-def]
+    """Weights [p, query, 64] of one row and head, and their sum in each block.
 
     Slices of one row each: only then does the compiler know their values to be adjacent.
     """
@@ -141,11 +147,11 @@ def exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ig
         for j in range(BLOCK):
             weight = exp32(scores[j] - top)
             target[j] = weight if hidden[j] == 0 else np.float32(0.0)
-        sums[block] = _sum_block(target, lanes)
+        sums[block] = sum_block(target, lanes)
 
 
 @kernel
-def _sum_block(values, lanes):  # type: ignore[no-untyped-def]
+def sum_block(values, lanes):  # type: ignore[no-untyped-def]
     """Sum of 64 values: four to a lane, then the lanes in order."""
     for lane in range(LANES):
         lanes[lane] = (values[lane] + values[lane + 16]) + (values[lane + 32] + values[lane + 48])
@@ -156,22 +162,28 @@ def _sum_block(values, lanes):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fold(
-    partial_at: int, denominator_at: int, output_at: int, num_tiles: int, num_blocks: int, rows: int, dim: int
-) -> None:
-    """Partial sums [n, B, Q*H, d] to outputs [n, Q*H, d], blocks in fours from the left."""
+def _fold(partial_at: int, output_at: int, num_tiles: int, num_blocks: int, rows: int, dim: int) -> None:
+    """Adds partial sums [n, p, Q*H, d] to outputs [n, Q*H, d], blocks in fours from the left."""
     partial = float32s(partial_at, (num_tiles, num_blocks, rows, dim))
-    denominator = float32s(denominator_at, (num_tiles, rows))
     output = float32s(output_at, (num_tiles, rows, dim))
     for tile in range(num_tiles):
         for row in range(rows):
             target = output[tile, row]
-            target[:] = 0
             for block in range(0, num_blocks, 4):
                 a, b = partial[tile, block, row], partial[tile, block + 1, row]
                 c, d = partial[tile, block + 2, row], partial[tile, block + 3, row]
                 for i in range(dim):
                     target[i] += (a[i] + b[i]) + (c[i] + d[i])
-            divisor = denominator[tile, row]
+
+
+@kernel
+def _divide(top_at: int, sink_at: int, denominator_at: int, output_at: int, rows: int, heads: int, dim: int) -> None:
+    """Divides outputs [rows, H, d] by denominators [rows, H], the sink's share added."""
+    top, sink = float32s(top_at, (rows, heads)), float32s(sink_at, (heads,))
+    denominator, output = float32s(denominator_at, (rows, heads)), float32s(output_at, (rows, heads, dim))
+    for row in range(rows):
+        for head in range(heads):
+            divisor = denominator[row, head] + exp32(sink[head] - top[row, head])
+            target = output[row, head]
             for i in range(dim):
                 target[i] /= divisor

@@ -12,8 +12,9 @@ from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
-from benthic.kernels.sparse_attention.reference import attend_tiles_ref
-from benthic.kernels.sparse_attention.tiles import KeyTiles, TilePlan
+from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend_tiles_ref
+from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles, TilePlan
+from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, Portion, portion
 
 
 def sparse_attention(
@@ -22,22 +23,26 @@ def sparse_attention(
     plan: TilePlan,
     sink: Tensor,
     scale: float,
-    keep: Sequence[Tensor | None] | None = None,
+    picks: Sequence[Tensor | None] | None = None,
     *,
     min_rows: int = 1,
+    workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
     impl: Impl = "auto",
 ) -> Tensor:
     """Attends every row to the keys its tile shows, with a sink in the denominator (model.md 2.4).
 
     Args:
         query: [R, H, d], rotated.
-        keys: [num_slots, d] kv buffer (key = value), num_slots a multiple of 64, finite everywhere.
-        plan: which rows read which blocks.
+        keys: [num_slots, d] kv buffer (key = value), contiguous, whole pages, finite everywhere.
+        plan: which rows read which pages.
         sink: [H] logits that join the denominator only, unscaled.
         scale: softmax scale, d^-0.5.
-        keep: for each group, bool [n, Q, entry blocks * 64]: the entries that the indexer kept; None keeps all.
+        picks: for each group, int32 [n, Q, k]: the entries that the indexer chose, ascending, -1 for none; None keeps
+            all that are visible.
         min_rows: rows that a product needs to be exact on this machine (`kernels.exactness`). A tile of one row makes
             products of H rows, so fewer heads than that are filled up.
+        workspace_bytes: bound of the temporaries that grow with the context. Never a matter of bits. Gradients of the
+            reference keep everything regardless.
 
     Returns:
         [R, H, d] in the query's dtype. Dummy rows hold some finite value. A row's bits depend on its own keys only.
@@ -51,27 +56,68 @@ def sparse_attention(
         return query
     if query.is_cpu:
         min_rows = max(min_rows, fewest_product_rows(dim, torch.get_num_threads()))
-    if heads < min_rows:
-        query, sink = F.pad(query, (0, 0, 0, min_rows - heads)), F.pad(sink, (0, min_rows - heads))
-    attend = _compiled if uses_cpu_kernel(impl, query) else _reference
-    kept = keep if keep is not None else [None] * len(plan.groups)
-    parts = [attend(query, keys, sink, tiles, scale, mask) for tiles, mask in zip(plan.groups, kept, strict=True)]
+    compiled = uses_cpu_kernel(impl, query)
+    by_chains = compiled and _takes_chains(query, keys, sink)
+    parts: list[Tensor] = []
+    for number, tiles in enumerate(plan.groups):
+        kept = None if picks is None else picks[number]
+        if by_chains and tiles.rows_per_tile == 1:
+            attend, padding = _single_rows, 0
+        else:
+            attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
+        q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
+        cut = _portion(q, tiles, workspace_bytes)
+        for first in range(0, tiles.num_tiles, cut.num_tiles):
+            some = tiles.part(first, first + cut.num_tiles)
+            chosen = None if kept is None else kept[first : first + cut.num_tiles]
+            parts.append(attend(q, keys, b, some, scale, chosen, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return places[:, :heads].index_select(0, plan.order)
+    return places.index_select(0, plan.order)
 
 
-def _reference(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None) -> Tensor:
-    return attend_tiles_ref(query, keys, tiles, sink, scale, keep).output
+def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
+    """Whole groups while a gradient is recorded: its tape would keep every piece."""
+    if torch.is_grad_enabled() and query.requires_grad:
+        return Portion(tiles.num_tiles, tiles.num_blocks)
+    _, heads, dim = query.shape
+    rows, wide_bytes = tiles.rows_per_tile * heads, 4
+    # Keys as stored and widened; scores, scaled scores, weights and their casts; partial sums and their cast.
+    block_bytes = wide_bytes * (2 * BLOCK * dim + 4 * rows * BLOCK + 2 * rows * dim)
+    return portion(tiles.num_tiles, tiles.num_blocks, block_bytes, workspace_bytes)
 
 
-def _compiled(query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, keep: Tensor | None) -> Tensor:
-    is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
-    if tiles.rows_per_tile == 1 and is_plain and chains_agree_here(query.shape[2]):
-        attend = _single_rows()
-    else:
-        attend = _cpu()
-    result: Tensor = with_reference_gradient(attend, _reference, (query, keys, sink), tiles, scale, keep)
+def _reference(
+    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+) -> Tensor:
+    if piece < tiles.num_blocks:
+        return attend_pieces_ref(query, keys, tiles, sink, scale, picks, piece)
+    return attend_tiles_ref(query, keys, tiles, sink, scale, picks).output
+
+
+def _whole(
+    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int = 0
+) -> Tensor:
+    """What a compiled kernel's gradient is taken of."""
+    return attend_tiles_ref(query, keys, tiles, sink, scale, picks).output
+
+
+def _products(
+    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+) -> Tensor:
+    result: Tensor = with_reference_gradient(_cpu(), _whole, (query, keys, sink), tiles, scale, picks, piece)
     return result
+
+
+def _single_rows(
+    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+) -> Tensor:
+    result: Tensor = with_reference_gradient(_chains(), _whole, (query, keys, sink), tiles, scale, picks)
+    return result
+
+
+def _takes_chains(query: Tensor, keys: Tensor, sink: Tensor) -> bool:
+    is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
+    return is_plain and chains_agree_here(query.shape[2])
 
 
 @cache
@@ -82,14 +128,14 @@ def _cpu() -> Callable[..., Any]:
 
 
 @cache
-def _single_rows() -> Callable[..., Any]:
+def _chains() -> Callable[..., Any]:
     from benthic.kernels.sparse_attention.single_rows_cpu import attend_single_rows
 
     return attend_single_rows
 
 
 def chains_agree_here(dim: int) -> bool:
-    """True if single rows may be attended by chains on this machine, see `single_rows_cpu`."""
-    from benthic.kernels.sparse_attention.single_rows_cpu import chains_agree
+    """True if single rows may be attended by chains on this machine, see `chains_cpu`."""
+    from benthic.kernels.sparse_attention.chains_cpu import chains_agree
 
     return chains_agree(dim, torch.get_num_threads())

@@ -1,10 +1,11 @@
-"""From the chunks of a pass and the block tables of its sequences to query tiles.
+"""From the chunks of a pass and the page tables of its sequences to query tiles.
 
-Host arithmetic on small arrays, once a pass (`plan_arrays`); then tensors, where masks are made on the device
-(`tile_plans`). The split lets a trainer plan in another process and keep the shapes of a captured step.
+Host arithmetic on arrays as long as the pass, never as long as its contexts (`plan_arrays`); the tables are read in
+place by the kernels. The split from the tensors lets a trainer plan in another process and keep the shapes of a
+captured step.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -13,13 +14,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from benthic.kernels.sparse_attention.tiles import KeyTiles, TilePlan
+from benthic.kernels.sparse_attention.addresses import hidden_keys
+from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTiles, TilePlan
 
-BLOCK = 64
-"""Keys in a block: the unit in which scores are grouped and partial sums are folded."""
+SHORT_RUN = 16
+"""Rows of one sequence up to which each is a tile of its own: a verification must not pay for tiles of 64 rows."""
 
-WINDOW_BLOCKS = 3
-"""Aligned blocks that a tile of 64 rows needs to see a window of 128 tokens."""
+TILES_PER_GROUP = 4
+"""64-row tiles that share one product on CPU: a trade of memory against calls, never of bits."""
 
 Ints = npt.NDArray[np.int64]
 
@@ -38,35 +40,58 @@ class ChunkLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTables:
-    """Where the keys of each sequence lie.
+class KeyTables:
+    """Where the keys of all sequences lie; `Chunk.sequence` indexes the rows. See `KeyTiles` for the addresses.
 
-    `window[s, b]` is the block of the kv buffer that holds positions 64b .. 64b+63 of sequence s (any value where the
-    window no longer reaches). `entries[ratio][s, b]` likewise for compressed entries 64b .. 64b+63;
-    `index_entries[s, b]` the block of the indexer's key buffer (ratio 4). Rows are addressed by `Chunk.sequence`.
+    `window` int64 [S, pages] and `entries[ratio]` int64 [S, pages] on the pass's device, contiguous;
+    `window_page` tokens and `entry_pages[ratio]` entries a page; `entry_base` first slot of the entries.
     """
 
-    window: Ints
-    entries: Mapping[int, Ints]
-    index_entries: Ints | None
+    window: Tensor
+    window_page: int
+    entries: Mapping[int, Tensor]
+    entry_pages: Mapping[int, int]
+    entry_base: int
+
+    def tensors(self) -> list[Tensor]:
+        """Every table, in a fixed order."""
+        return [self.window, *self.entries.values()]
+
+    def map(self, move: Callable[[Tensor], Tensor]) -> "KeyTables":
+        """Applies `move` to every table."""
+        entries = {ratio: move(table) for ratio, table in self.entries.items()}
+        return replace(self, window=move(self.window), entries=entries)
 
 
 @dataclass(frozen=True, slots=True)
 class TileArrays:
-    """Host side of one group of n tiles with Q rows: all int64.
-
-    `rows`, `positions` [n, Q]; `used` [n] rows of its own; `window` [n, 3] and `entries[ratio]` [n, B - 3] blocks of
-    the kv buffer; `index_entries` [n, B - 3] blocks of the indexer's buffer; `position_block` [n].
-    """
+    """Host side of one group of n tiles with Q rows, all int64: `rows`, `positions` [n, Q]; `used`, `sequence` [n]."""
 
     rows: Ints
     positions: Ints
     used: Ints
-    position_block: Ints
-    window: Ints
-    entries: Mapping[int, Ints]
-    index_entries: Ints | None
+    sequence: Ints
     last_position: int
+
+
+@dataclass(frozen=True, slots=True)
+class TileTensors:
+    """`TileArrays` on a device."""
+
+    rows: Tensor
+    positions: Tensor
+    used: Tensor
+    sequence: Tensor
+    last_position: int
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor, in a fixed order."""
+        return [self.rows, self.positions, self.used, self.sequence]
+
+    def map(self, move: Callable[[Tensor], Tensor]) -> "TileTensors":
+        """Applies `move` to every tensor."""
+        rows, positions, used, sequence = (move(tensor) for tensor in self.tensors())
+        return TileTensors(rows, positions, used, sequence, self.last_position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,56 +104,58 @@ class TileCapacity:
 
 def plan_tiles(
     chunks: Sequence[ChunkLike],
-    tables: BlockTables,
+    tables: KeyTables,
     ratios: Sequence[int],
     *,
     window: int,
     num_rows: int,
     device: torch.device,
-    tiles_per_group: int = 4,
+    tiles_per_group: int = TILES_PER_GROUP,
 ) -> dict[int, TilePlan]:
     """Plans one pass.
 
     Args:
         chunks: the runs of rows of the pass.
-        tables: block tables of their sequences.
+        tables: page tables of their sequences.
         ratios: the compression ratios that occur in the model (0 for window-only layers).
         window: sliding window W in tokens; at most 128, so that three aligned blocks cover it.
         num_rows: rows of the pass including dummies.
-        tiles_per_group: how many 64-row tiles share one product (a trade of memory against calls; never of bits).
+        tiles_per_group: how many 64-row tiles share one product.
 
     Returns:
         A plan for each ratio.
     """
-    groups = plan_arrays(chunks, tables, tiles_per_group)
-    return tile_plans(
-        [group_tensors(group, device) for group in groups],
-        torch.from_numpy(row_order(groups, num_rows)).to(device),
-        ratios,
-        window=window,
-    )
+    groups = plan_arrays(chunks, tiles_per_group)
+    tensors = [group_tensors(group, device) for group in groups]
+    order = torch.from_numpy(row_order(groups, num_rows)).to(device)
+    return tile_plans(tensors, order, tables, ratios, window=window)
 
 
 def plan_arrays(
-    chunks: Sequence[ChunkLike], tables: BlockTables, tiles_per_group: int, capacity: TileCapacity | None = None
+    chunks: Sequence[ChunkLike],
+    tiles_per_group: int,
+    capacity: TileCapacity | None = None,
+    *,
+    short_run: int = SHORT_RUN,
 ) -> list[TileArrays]:
-    """Cuts chunks into single rows and runs inside aligned blocks of 64 positions; looks up their key blocks."""
+    """Cuts chunks into runs inside aligned blocks of 64 positions, and runs of up to `short_run` into single rows."""
     single: list[tuple[int, int, int, int]] = []
     runs: list[tuple[int, int, int, int]] = []
     for chunk in chunks:
-        if chunk.length == 1 and capacity is None:
-            single.append((chunk.sequence, chunk.start_row, chunk.start, 1))
-            continue
         position, end = chunk.start, chunk.start + chunk.length
+        row = chunk.start_row - chunk.start
         while position < end:
             stop = min(end, (position // BLOCK + 1) * BLOCK)
-            runs.append((chunk.sequence, chunk.start_row + position - chunk.start, position, stop - position))
+            if stop - position <= short_run and capacity is None:
+                single += [(chunk.sequence, row + place, place, 1) for place in range(position, stop)]
+            else:
+                runs.append((chunk.sequence, row + position, position, stop - position))
             position = stop
     if capacity is not None:
-        return [_pad(_tiles(runs, BLOCK, tables, capacity.max_len - 1), capacity.num_tiles)]
-    groups = [_tiles(single, 1, tables)] if single else []
+        return [_pad(replace(_tiles(runs, BLOCK), last_position=capacity.max_len - 1), capacity.num_tiles)]
+    groups = [_tiles(single, 1)] if single else []
     for first in range(0, len(runs), tiles_per_group):
-        groups.append(_tiles(runs[first : first + tiles_per_group], BLOCK, tables))
+        groups.append(_tiles(runs[first : first + tiles_per_group], BLOCK))
     return groups
 
 
@@ -145,34 +172,12 @@ def row_order(groups: Sequence[TileArrays], num_rows: int) -> Ints:
     return order
 
 
-def _tiles(
-    pieces: list[tuple[int, int, int, int]], rows_per_tile: int, tables: BlockTables, last_position: int | None = None
-) -> TileArrays:
+def _tiles(pieces: list[tuple[int, int, int, int]], rows_per_tile: int) -> TileArrays:
     sequence, row, position, used = np.array(pieces, dtype=np.int64).T
     offset = np.arange(rows_per_tile, dtype=np.int64)
     offset = np.where(offset < used[:, None], offset, 0)
     positions = position[:, None] + offset
-    last = int(positions.max()) if last_position is None else last_position
-    block = position // BLOCK
-    window = tables.window[sequence[:, None], np.maximum(block[:, None] + np.arange(1 - WINDOW_BLOCKS, 1), 0)]
-    entries = {ratio: _entry_blocks(table, sequence, ratio, last) for ratio, table in tables.entries.items()}
-    index_entries = None
-    if tables.index_entries is not None:
-        index_entries = _entry_blocks(tables.index_entries, sequence, 4, last)
-    return TileArrays(row[:, None] + offset, positions, used, block, window, entries, index_entries, last)
-
-
-def num_entry_blocks(last_position: int, ratio: int) -> int:
-    """Blocks of entries that a group lists: what its last row sees, rounded up so that 3 + that is a multiple of 4."""
-    visible = (last_position + 1) // ratio if ratio else 0
-    blocks = WINDOW_BLOCKS + -(-visible // BLOCK)
-    return -(-blocks // 4) * 4 - WINDOW_BLOCKS
-
-
-def _entry_blocks(table: Ints, sequence: Ints, ratio: int, last_position: int) -> Ints:
-    listed = np.minimum(np.arange(num_entry_blocks(last_position, ratio)), table.shape[1] - 1)
-    blocks: Ints = table[sequence[:, None], listed]
-    return blocks
+    return TileArrays(row[:, None] + offset, positions, used, sequence, int(positions.max()))
 
 
 def _pad(group: TileArrays, num_tiles: int) -> TileArrays:
@@ -188,24 +193,8 @@ def _pad(group: TileArrays, num_tiles: int) -> TileArrays:
         rows=more(group.rows),
         positions=more(group.positions),
         used=np.concatenate([group.used, np.zeros(missing, dtype=np.int64)]),
-        position_block=more(group.position_block),
-        window=more(group.window),
-        entries={ratio: more(blocks) for ratio, blocks in group.entries.items()},
-        index_entries=None if group.index_entries is None else more(group.index_entries),
+        sequence=more(group.sequence),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class TileTensors:
-    """`TileArrays` on a device."""
-
-    rows: Tensor
-    positions: Tensor
-    position_block: Tensor
-    window: Tensor
-    entries: Mapping[int, Tensor]
-    index_entries: Tensor | None
-    last_position: int
 
 
 def group_tensors(group: TileArrays, device: torch.device) -> TileTensors:
@@ -215,50 +204,46 @@ def group_tensors(group: TileArrays, device: torch.device) -> TileTensors:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
     return TileTensors(
-        move(group.rows),
-        move(group.positions),
-        move(group.position_block),
-        move(group.window),
-        {ratio: move(blocks) for ratio, blocks in group.entries.items()},
-        None if group.index_entries is None else move(group.index_entries),
-        group.last_position,
+        move(group.rows), move(group.positions), move(group.used), move(group.sequence), group.last_position
     )
 
 
 def tile_plans(
-    groups: Sequence[TileTensors], order: Tensor, ratios: Sequence[int], *, window: int
+    groups: Sequence[TileTensors],
+    order: Tensor,
+    tables: KeyTables,
+    ratios: Sequence[int],
+    *,
+    window: int,
+    with_bias: bool = False,
 ) -> dict[int, TilePlan]:
-    """Finishes a plan on the device: a `TilePlan` for each ratio, masks included."""
+    """Finishes a plan on the device: a `TilePlan` for each ratio.
+
+    `with_bias` makes masks once for all layers: worth its memory where layers work with tensors alone, in training.
+    """
     assert window <= 2 * BLOCK, f"a window of {window} needs more than {WINDOW_BLOCKS} aligned blocks of {BLOCK}"
-    return {ratio: TilePlan(tuple(_key_tiles(group, ratio, window) for group in groups), order) for ratio in ratios}
+    plans = {}
+    for ratio in ratios:
+        tiles = [_key_tiles(group, tables, ratio, window) for group in groups]
+        if with_bias:
+            tiles = [replace(one, bias=hidden_keys(one, (0, one.num_blocks), None)) for one in tiles]
+        plans[ratio] = TilePlan(tuple(tiles), order)
+    return plans
 
 
-def _key_tiles(group: TileTensors, ratio: int, window: int) -> KeyTiles:
-    tiles, rows_per_tile = group.rows.shape
-    entries = group.entries[ratio] if ratio else group.window.new_zeros(tiles, num_entry_blocks(group.last_position, 0))
+def _key_tiles(group: TileTensors, tables: KeyTables, ratio: int, window: int) -> KeyTiles:
     return KeyTiles(
         queries=group.rows.view(-1),
-        rows_per_tile=rows_per_tile,
-        blocks=torch.cat([group.window, entries], dim=1),
-        bias=_bias(group, entries.shape[1], ratio, window),
-        entry_blocks=group.index_entries if ratio == 4 else None,
-        max_visible=(group.last_position + 1) // ratio if ratio else 0,
+        rows_per_tile=group.rows.shape[1],
+        positions=group.positions,
+        used=group.used,
+        sequence=group.sequence,
+        window_table=tables.window,
+        window_page=tables.window_page,
+        window=window,
+        entry_table=tables.entries[ratio] if ratio else None,
+        entry_page=tables.entry_pages[ratio] if ratio else BLOCK,
+        entry_base=tables.entry_base,
+        ratio=ratio,
+        last_position=group.last_position,
     )
-
-
-def _bias(group: TileTensors, num_entries: int, ratio: int, window: int) -> Tensor:
-    """0 where a key is visible, -inf elsewhere: float32 [n, Q, 1, (3 + entry blocks) * 64].
-
-    Window key j is visible to query t iff t - W < j <= t (and j >= 0); entry w iff w < (t + 1) // ratio.
-    """
-    device = group.positions.device
-    tiles, rows_per_tile = group.positions.shape
-    position = group.positions[:, :, None]
-    slot = torch.arange(WINDOW_BLOCKS * BLOCK, device=device) - (WINDOW_BLOCKS - 1) * BLOCK
-    key = (group.position_block[:, None] * BLOCK + slot).view(tiles, 1, WINDOW_BLOCKS * BLOCK)
-    visible = (key >= 0) & (key <= position) & (key > position - window)
-    entry = torch.arange(num_entries * BLOCK, device=device)
-    limit = (position + 1).div(ratio, rounding_mode="floor") if ratio else torch.zeros_like(position)
-    visible = torch.cat([visible, entry < limit], dim=-1)
-    bias = torch.zeros(visible.shape, dtype=torch.float32, device=device)
-    return bias.masked_fill_(~visible, float("-inf"))[:, :, None, :]

@@ -5,7 +5,8 @@ For query h of row t over its visible keys j, with sink b_h (model.md 2.4 step 6
     s_j = (q . k_j) * scale
     o   = sum_j e^(s_j - m) k_j / (sum_j e^(s_j - m) + e^(b_h - m)),   m = max(b_h, max_j s_j)
 
-Sums go block by block: 64 keys in one product or one sum, then a fold over blocks in a fixed pattern.
+Sums go block by block: 64 keys in one product or one sum, then a fold over blocks in a fixed pattern. Long contexts
+are read in pieces of whole fours of blocks, twice: once for the maximum, once for the sums. The bits are the same.
 """
 
 from typing import NamedTuple
@@ -14,8 +15,8 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
-from benthic.kernels.sparse_attention.plan import BLOCK, WINDOW_BLOCKS
-from benthic.kernels.sparse_attention.tiles import KeyTiles
+from benthic.kernels.sparse_attention.addresses import Blocks, hidden_keys, read_blocks
+from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 
 class Attended(NamedTuple):
@@ -30,36 +31,56 @@ class Attended(NamedTuple):
 
 
 def attend_tiles_ref(
-    query: Tensor, keys: Tensor, tiles: KeyTiles, sink: Tensor, scale: float, keep: Tensor | None
+    query: Tensor, keys: Tensor, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None
 ) -> Attended:
     """Attention of one group of tiles; see `sparse_attention` for the arguments."""
-    rows, heads, dim = query.shape
-    per_tile = tiles.rows_per_tile
-    num_tiles, num_blocks = tiles.blocks.shape
-    exact = product_dtype(query)
-    blocks = keys.view(-1, BLOCK * dim).index_select(0, tiles.blocks.view(-1)).to(exact)
-    blocks = blocks.view(num_tiles, num_blocks * BLOCK, dim)
-    q = query.index_select(0, tiles.queries).to(exact).view(num_tiles, per_tile * heads, dim)
-    scores = wide(torch.bmm(q, blocks.transpose(1, 2))).view(num_tiles, per_tile, heads, -1) * scale
-    scores = scores + _bias(tiles, keep, scores.dtype)
+    blocks, scores = _scores(query, keys, tiles, scale, picks, (0, tiles.num_blocks))
     sink = wide(sink)
     top = torch.maximum(scores.amax(-1), sink)
     weights = torch.exp(scores - top[..., None])
-    sums = weights.view(num_tiles, per_tile, heads, num_blocks, BLOCK).sum(-1)
-    denominator = fold_blocks(sums, 3) + torch.exp(sink - top)
-    output = fold_blocks(_values(weights, blocks, query.dtype, num_blocks), 1)
-    output = wide(output).view(num_tiles, per_tile, heads, dim) / denominator[..., None]
-    return Attended(output.to(query.dtype).view(-1, heads, dim), weights, denominator)
+    denominator = fold_blocks(_block_sums(weights), 3) + torch.exp(sink - top)
+    output = fold_blocks(_values(weights, blocks, query.dtype), 1)
+    output = wide(output).view(*denominator.shape, -1) / denominator[..., None]
+    return Attended(output.to(query.dtype).flatten(0, 1), weights, denominator)
 
 
-def fold_blocks(partial: Tensor, dim: int) -> Tensor:
+def attend_pieces_ref(
+    query: Tensor, keys: Tensor, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None, piece: int
+) -> Tensor:
+    """The output of `attend_tiles_ref` with temporaries of `piece` blocks at a time (a multiple of 4)."""
+    cuts = pieces_of(tiles.num_blocks, piece)
+    sink = wide(sink)
+    top = sink.expand(tiles.num_tiles, tiles.rows_per_tile, -1)
+    for cut in cuts:
+        top = torch.maximum(_scores(query, keys, tiles, scale, picks, cut)[1].amax(-1), top)
+    total: Tensor | None = None
+    output: Tensor | None = None
+    for cut in cuts:
+        blocks, scores = _scores(query, keys, tiles, scale, picks, cut)
+        weights = torch.exp(scores - top[..., None])
+        total = fold_blocks(_block_sums(weights), 3, total)
+        output = fold_blocks(_values(weights, blocks, query.dtype), 1, output)
+    assert total is not None and output is not None
+    denominator = total + torch.exp(sink - top)
+    output = wide(output).view(*denominator.shape, -1) / denominator[..., None]
+    return output.to(query.dtype).flatten(0, 1)
+
+
+def pieces_of(num_blocks: int, piece: int) -> list[Blocks]:
+    """Blocks 0 .. num_blocks - 1 in runs of `piece`."""
+    assert piece % 4 == 0, f"a piece of {piece} blocks would cut a four of the fold"
+    return [(first, min(first + piece, num_blocks)) for first in range(0, num_blocks, piece)]
+
+
+def fold_blocks(partial: Tensor, dim: int, start: Tensor | None = None) -> Tensor:
     """Sums over blocks as ((b0 + b1) + (b2 + b3)) + ((b4 + b5) + (b6 + b7)) + ..., left to right in fours.
 
-    Blocks that are masked whole add an exact zero, so a longer list leaves the bits of a shorter one.
+    Blocks that are masked whole add an exact zero, so a longer list leaves the bits of a shorter one. `start` is the
+    sum of the blocks before.
     """
     blocks = partial.unbind(dim)
     assert len(blocks) % 4 == 0, f"number of blocks ({len(blocks)}) must be a multiple of 4"
-    total: Tensor | None = None
+    total = start
     for i in range(0, len(blocks), 4):
         four = (blocks[i] + blocks[i + 1]) + (blocks[i + 2] + blocks[i + 3])
         total = four if total is None else total + four
@@ -67,17 +88,25 @@ def fold_blocks(partial: Tensor, dim: int) -> Tensor:
     return total
 
 
-def _bias(tiles: KeyTiles, keep: Tensor | None, dtype: torch.dtype) -> Tensor:
-    bias = tiles.bias.to(dtype)
-    if keep is None:
-        return bias
-    window = WINDOW_BLOCKS * BLOCK
-    entries = bias[..., window:].masked_fill(~keep[:, :, None, :], float("-inf"))
-    return torch.cat([bias[..., :window], entries], dim=-1)
+def _scores(
+    query: Tensor, keys: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, blocks: Blocks
+) -> tuple[Tensor, Tensor]:
+    """Keys [n, p*64, d] of some blocks in the product's dtype, and scores [n, Q, H, p*64]."""
+    _, heads, dim = query.shape
+    exact = product_dtype(query)
+    rows = read_blocks(keys, tiles, blocks).to(exact)
+    q = query.index_select(0, tiles.queries).to(exact).view(tiles.num_tiles, tiles.rows_per_tile * heads, dim)
+    scores = wide(torch.bmm(q, rows.transpose(1, 2))).view(tiles.num_tiles, tiles.rows_per_tile, heads, -1) * scale
+    return rows, scores + hidden_keys(tiles, blocks, picks).to(scores.dtype)[:, :, None, :]
 
 
-def _values(weights: Tensor, blocks: Tensor, dtype: torch.dtype, num_blocks: int) -> Tensor:
-    """Per-block sums of weighted keys [n, B, Q*H, d]; weights are rounded to the activation dtype first."""
-    num_tiles, _, dim = blocks.shape
+def _block_sums(weights: Tensor) -> Tensor:
+    return weights.unflatten(-1, (-1, BLOCK)).sum(-1)
+
+
+def _values(weights: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
+    """Per-block sums of weighted keys [n, p, Q*H, d]; weights are rounded to the activation dtype first."""
+    num_tiles, keys, dim = blocks.shape
+    num_blocks = keys // BLOCK
     p = weights.to(dtype).to(blocks.dtype).view(num_tiles, -1, num_blocks, BLOCK).transpose(1, 2)
     return wide(torch.matmul(p, blocks.view(num_tiles, num_blocks, BLOCK, dim)))

@@ -1,33 +1,89 @@
 """Which keys each row may read, as tiles of rows that share their key blocks.
 
-Keys live in a buffer [num_slots, d] that is read in aligned blocks of 64 slots. A tile is one row, or up to 64 rows
-of one sequence whose positions share an aligned block of 64; it reads three window blocks and then the blocks of
-compressed entries, in the order of their absolute positions. The grouping therefore depends on positions alone, and a
-row folds the same partial sums whatever else is in the pass.
+Keys lie in pages of a buffer [num_slots, d] and are found by page tables; they are scored and folded in blocks of 64
+keys at absolute positions, whatever the page size. A tile is one row, or up to 64 rows of one sequence whose
+positions share an aligned block of 64; it reads three window blocks and then the blocks of compressed entries, in
+order. The grouping therefore depends on positions alone, and a row folds the same partial sums whatever else is in
+the pass and wherever its keys lie.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
+
+BLOCK = 64
+"""Keys in a block: the unit in which scores are grouped and partial sums are folded."""
+
+WINDOW_BLOCKS = 3
+"""Aligned blocks that a tile of 64 rows needs to see a window of 128 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyTiles:
-    """One group of n tiles with Q query rows and B key blocks each.
+    """One group of n tiles with Q query rows each.
 
-    `queries` int64 [n*Q]: the row of each query (unused places repeat the tile's first row).
-    `blocks` int64 [n, B]: key blocks of the kv buffer, three of the window and then the entries; B is a multiple of 4.
-    `bias` float32 [n, Q, 1, B*64]: 0 where the key is visible, -inf elsewhere.
-    `entry_blocks` int64 [n, B-3]: the same entries in the indexer's key buffer, or None in window-only layers.
-    `max_visible`: the largest number of visible entries of a row in this group.
+    Key p of sequence s lies in slot `window_table[s, p // window_page] * window_page + p % window_page` of the kv
+    buffer, entry w in slot `entry_base + entry_table[s, w // entry_page] * entry_page + w % entry_page`, and its
+    indexer key in the same slot of their own buffer, without `entry_base`. Pages that no row can see may be any.
+
+    Query t sees window key j iff t - window < j <= t, and entry w iff w < (t + 1) // ratio (model.md 2.4, 2.5).
     """
 
     queries: Tensor
+    """int64 [n*Q]: the row of each query; unused places repeat the tile's first row."""
     rows_per_tile: int
-    blocks: Tensor
-    bias: Tensor
-    entry_blocks: Tensor | None
-    max_visible: int
+    positions: Tensor
+    """int64 [n, Q]: position t of each query."""
+    used: Tensor
+    """int64 [n]: places of a tile that hold a row of their own."""
+    sequence: Tensor
+    """int64 [n]: row of the tables."""
+    window_table: Tensor
+    """int64 [S, pages], contiguous; read in place."""
+    window_page: int
+    window: int
+    entry_table: Tensor | None
+    """int64 [S, pages], contiguous; None in layers of ratio 0."""
+    entry_page: int
+    entry_base: int
+    ratio: int
+    last_position: int
+    """Upper bound of the positions, known to the host."""
+    bias: Tensor | None = None
+    """float32 [n, Q, B*64], 0 where a key is visible and -inf elsewhere, if it was made beforehand."""
+
+    @property
+    def num_tiles(self) -> int:
+        """n."""
+        return self.positions.shape[0]
+
+    @property
+    def num_blocks(self) -> int:
+        """B: key blocks of a tile, three of the window and then the entries; a multiple of 4."""
+        return WINDOW_BLOCKS + self.num_entry_blocks
+
+    @property
+    def num_entry_blocks(self) -> int:
+        """B - 3: blocks of entries up to what the last position sees."""
+        return num_entry_blocks(self.last_position, self.ratio)
+
+    @property
+    def max_visible(self) -> int:
+        """Upper bound of the entries that a row of this group sees."""
+        return (self.last_position + 1) // self.ratio if self.ratio else 0
+
+    def part(self, first: int, end: int) -> "KeyTiles":
+        """Tiles first .. end - 1."""
+        if first == 0 and end >= self.num_tiles:
+            return self
+        return replace(
+            self,
+            queries=self.queries[first * self.rows_per_tile : end * self.rows_per_tile],
+            positions=self.positions[first:end],
+            used=self.used[first:end],
+            sequence=self.sequence[first:end],
+            bias=None if self.bias is None else self.bias[first:end],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +95,10 @@ class TilePlan:
 
     groups: tuple[KeyTiles, ...]
     order: Tensor
+
+
+def num_entry_blocks(last_position: int, ratio: int) -> int:
+    """Blocks of entries that a group lists: what its last row sees, rounded up so that 3 + that is a multiple of 4."""
+    visible = (last_position + 1) // ratio if ratio else 0
+    blocks = WINDOW_BLOCKS + -(-visible // BLOCK)
+    return -(-blocks // 4) * 4 - WINDOW_BLOCKS

@@ -73,11 +73,11 @@ class HybridAttention(nn.Module):
         query = apply_rope(rms_norm(query, None, self.eps), rope)
         kv = self.numerics.kv_entry(apply_rope(self.kv_norm(kv), rope), self.rope_dim)
         keys = context.write_window(self.layer, kv)
-        keep: list[Tensor | None] | None = None
+        picks: list[Tensor | None] | None = None
         if self.compressor is not None:
-            keys, keep = self._compressed(h, index_query, query, context, trace)
+            keys, picks = self._compressed(h, index_query, query, context, trace)
         out = sparse_attention(
-            query, keys, context.plan(self.ratio), self.attn_sink, self.dim**-0.5, keep, min_rows=self.min_rows
+            query, keys, context.plan(self.ratio), self.attn_sink, self.dim**-0.5, picks, min_rows=self.min_rows
         )
         return self._output(apply_rope(out, rope, inverse=True))
 
@@ -95,7 +95,7 @@ class HybridAttention(nn.Module):
     ) -> tuple[Tensor, list[Tensor | None] | None]:
         """Stores what this pass adds to the compressed side; returns the kv buffer and the indexer's choice."""
         assert self.compressor is not None
-        blocks, plan = context.completed(self.ratio), context.plan(self.ratio)
+        blocks = context.completed(self.ratio)
         products = self.stacks["raw"](wide(h))
         width, dtype = 2 * self.compressor.width, h.dtype
         index_width = 2 * self.indexer.compressor.width if self.indexer is not None else 0
@@ -113,21 +113,40 @@ class HybridAttention(nn.Module):
             rope = context.entry_rope(self.ratio)
             index_entries = self.indexer.compressor.entries(raw[:, width:], blocks, rope, dtype)
             index_entries = self.numerics.index_vector(index_entries)
-        wants_loss = trace is not None and trace.wants_index_loss
         index_keys = context.write_index(self.layer, index_entries)
+        return keys, self._choose(
+            products[:, width + index_width :], index_query, index_keys, query, keys, context, trace
+        )
+
+    def _choose(
+        self,
+        gamma: Tensor,
+        index_query: Tensor,
+        index_keys: Tensor,
+        query: Tensor,
+        keys: Tensor,
+        context: AttentionContext,
+        trace: Trace | None,
+    ) -> list[Tensor | None] | None:
+        """The indexer's choice, None where every row attends to all that it sees; leaves in the trace what is asked."""
+        assert self.indexer is not None
+        plan, num_rows = context.plan(self.ratio), context.rows.num_rows
+        wants_loss = trace is not None and trace.wants_index_loss
+        picks: list[Tensor | None] | None = None
         selects = any(tiles.max_visible > self.indexer.top_k for tiles in plan.groups)
-        if not (selects or wants_loss):
-            return keys, None
-        index_query = self.numerics.index_vector(apply_rope(index_query, context.rope(self.ratio)))
-        gamma = products[:, width + index_width :] * self.indexer.gamma_scale
-        if wants_loss:
-            assert trace is not None
+        if selects or wants_loss:
+            index_query = self.numerics.index_vector(apply_rope(index_query, context.rope(self.ratio)))
+            gamma = gamma * self.indexer.gamma_scale
+        if trace is not None and trace.wants_index_loss:
+            sink, scale = self.attn_sink, self.dim**-0.5
             trace.index_losses[self.layer] = layer_index_loss(
-                index_query, gamma, index_keys, query, keys, plan, self.attn_sink, self.dim**-0.5, context.rows.num_rows
+                index_query, gamma, index_keys, query, keys, plan, sink, scale, num_rows
             )
-        if trace is not None and trace.dense_selection:
-            return keys, None
-        return keys, self.indexer.keep(index_query, gamma, index_keys, plan)
+        if selects and not (trace is not None and trace.dense_selection):
+            picks = self.indexer.picks(index_query, gamma, index_keys, plan)
+        if trace is not None and trace.wants_picks:
+            trace.picks[self.layer] = self.indexer.picks_of_rows(picks, plan, num_rows)
+        return picks
 
     def _output(self, out: Tensor) -> Tensor:
         """Grouped low-rank output: [R, H, d] -> [R, D] (model.md 2.4 step 8)."""

@@ -1,9 +1,9 @@
 """The lightning indexer: which compressed entries a query reads (model.md 2.6)."""
 
+import torch
 from torch import Tensor, nn
 
-from benthic.kernels.index_scores import index_scores
-from benthic.kernels.select_topk import select_topk
+from benthic.kernels.index_scores import all_visible, pick_entries
 from benthic.kernels.sparse_attention import TilePlan
 from benthic.models.attention.compressor import Compressor
 from benthic.models.config import ModelConfig
@@ -23,11 +23,21 @@ class Indexer(nn.Module):
         self.gamma_scale = self.dim**-0.5 * self.heads**-0.5
         self.min_rows = min_rows
 
-    def keep(self, query: Tensor, gamma: Tensor, keys: Tensor, plan: TilePlan) -> list[Tensor | None]:
-        """For each group of tiles the entries that stay, bool [n, Q, N]; None where all visible ones do."""
-        keep: list[Tensor | None] = []
-        for tiles in plan.groups:
-            selects = tiles.max_visible > self.top_k
-            scores = index_scores(query, gamma, keys, tiles, min_rows=self.min_rows) if selects else None
-            keep.append(None if scores is None else select_topk(scores, self.top_k))
-        return keep
+    def picks(self, query: Tensor, gamma: Tensor, keys: Tensor, plan: TilePlan) -> list[Tensor | None]:
+        """For each group of tiles the entries that stay, int32 [n, Q, k]; None where all visible ones do."""
+        return [
+            pick_entries(query, gamma, keys, tiles, self.top_k, min_rows=self.min_rows)
+            if tiles.max_visible > self.top_k
+            else None
+            for tiles in plan.groups
+        ]
+
+    def picks_of_rows(self, picks: list[Tensor | None] | None, plan: TilePlan, num_rows: int) -> Tensor:
+        """The same by rows: int32 [num_rows, top_k], ascending, -1 at the end where there are fewer."""
+        parts = []
+        for number, tiles in enumerate(plan.groups):
+            chosen = None if picks is None else picks[number]
+            chosen = all_visible(tiles, self.top_k) if chosen is None else chosen
+            missing = self.top_k - chosen.shape[-1]
+            parts.append(torch.nn.functional.pad(chosen, (0, missing), value=-1).flatten(0, 1))
+        return torch.cat(parts).index_select(0, plan.order[:num_rows])

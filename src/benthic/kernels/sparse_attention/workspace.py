@@ -1,0 +1,24 @@
+"""How much of a group of tiles is worked on at once, so that temporaries stay below a bound whatever the context."""
+
+from typing import NamedTuple
+
+DEFAULT_WORKSPACE_BYTES = 256 << 20
+
+
+class Portion(NamedTuple):
+    """Tiles in one call, and key blocks in one piece (a multiple of 4)."""
+
+    num_tiles: int
+    num_blocks: int
+
+
+def portion(num_tiles: int, num_blocks: int, block_bytes: int, workspace_bytes: int) -> Portion:
+    """Cuts `num_tiles` tiles of `num_blocks` blocks, where one tile takes `block_bytes` for each block of a piece.
+
+    All blocks at once where a single tile can afford it, since then keys are read once; else one tile at a time in
+    pieces. Four blocks of one tile are the least, even above the bound: the fold has no smaller unit.
+    """
+    affordable = workspace_bytes // max(block_bytes, 1)
+    if affordable >= num_blocks:
+        return Portion(max(1, min(num_tiles, affordable // num_blocks)), num_blocks)
+    return Portion(1, max(4, affordable // 4 * 4))
