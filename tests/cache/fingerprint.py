@@ -218,11 +218,9 @@ def evaluate(config: FingerprintConfig, tokens: Sequence[int], version: int = 0)
     for layer, kind in enumerate(geometry(config, page_size=16).layers[: config.num_hidden_layers]):
         window = columns(value, kind.kv, layer, KV)
         raw = columns(value, kind.raw, layer, GATE)
-        seen = np.zeros_like(value)
-        for back in range(config.sliding_window):
-            key = position - back
-            row = window[np.maximum(key, 0)]
-            seen += digest(row[:, 0] + 1_000_003 * row[:, 1], key, WINDOW_KEY) * (key >= 0)
+        key = position[:, None] - np.arange(config.sliding_window)
+        row = window[np.maximum(key, 0)]
+        seen = (digest(row[..., 0] + 1_000_003 * row[..., 1], key, WINDOW_KEY) * (key >= 0)).sum(1)
         entries, index, behind = _compress(raw, kind.ratio, kind.kv, kind.index)
         out.window.append(window)
         out.raw.append(raw)

@@ -76,8 +76,12 @@ class CachePools:
     @property
     def num_bytes(self) -> int:
         """Bytes of all tensors."""
-        found = [t for s in self._stacks for t in (s.kv, s.index, s.rings, s.snapshots) if t is not None]
-        return sum(tensor.nbytes for tensor in found)
+        return sum(tensor.nbytes for tensor in self._tensors())
+
+    def touch(self) -> None:
+        """Writes zeros everywhere: on the CPU, memory that was only promised is then really taken."""
+        for tensor in self._tensors():
+            tensor.zero_()
 
     def device_tables(self, tables: PageTables) -> TableMirror:
         """The page tables as tensors, up to date. A cache has one set of tables."""
@@ -110,6 +114,9 @@ class CachePools:
             self._restore(work.restores)
         for blocks in self._ring_blocks():
             _copy(blocks, ids["row_from"], ids["row_to"])
+
+    def _tensors(self) -> list[Tensor]:
+        return [t for s in self._stacks for t in (s.kv, s.index, s.rings, s.snapshots) if t is not None]
 
     def _page_blocks(self, stack: LayerStack) -> list[Tensor]:
         """Entries and indexer keys by page id: views [layers, ids, numbers a page]."""
