@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from benthic.cache.manager import CacheManager
+from benthic.cache.work import CacheWork
 from benthic.engine.plan import SampledToken, ScheduledChunk, StepPlan, StepResult
 from benthic.engine.request import Event, FinalOutput, TokenEvent
 from benthic.engine.scheduler import Scheduler
@@ -43,6 +44,29 @@ class CostModel:
         """The whole pass."""
         pages = sum((chunk.start + chunk.length) // page_size for chunk in plan.chunks)
         return self.fixed_s + self.row_s * plan.num_rows + self.page_s * pages
+
+
+class SimulatedModel(Protocol):
+    """Who computes the passes."""
+
+    def launch(self, plan: StepPlan, work: CacheWork) -> None:
+        """A pass begins, after the cache's device work; passes end in the order in which they began."""
+        ...
+
+    def result(self, plan: StepPlan) -> StepResult:
+        """The pass ends: what it gives."""
+        ...
+
+
+class HashModel:
+    """Tokens are hashes of seed and position; nothing is kept."""
+
+    def launch(self, plan: StepPlan, work: CacheWork) -> None:
+        """Nothing to do."""
+
+    def result(self, plan: StepPlan) -> StepResult:
+        """See `simulated_result`."""
+        return simulated_result(plan)
 
 
 @dataclass(slots=True)
@@ -108,6 +132,7 @@ class Simulation:
         *,
         max_len: int,
         costs: CostModel | None = None,
+        model: SimulatedModel | None = None,
         overlap_steps: int = 0,
         draft_len: int = 0,
         hit_share: float = 0.7,
@@ -117,6 +142,7 @@ class Simulation:
         self._cache = cache
         self._max_len = max_len
         self._costs = costs or CostModel()
+        self._model = model or HashModel()
         self._overlap_steps = overlap_steps
         self._draft_len = draft_len
         self._hit_share = hit_share
@@ -172,9 +198,9 @@ class Simulation:
             for sequence in self._scheduler.drafting():
                 sequence.drafts = self._guesses(sequence)
         plan = self._scheduler.plan(self._now_s)
-        self._cache.take_work()
+        work = self._cache.take_work()
         if plan.chunks:
-            self._launch(plan)
+            self._launch(plan, work)
         is_due = bool(self._in_flight) and (len(self._in_flight) > self._overlap_steps or not plan.chunks)
         if is_due:
             self._collect()
@@ -182,7 +208,8 @@ class Simulation:
             self._check(plan)
         return is_due or bool(plan.chunks)
 
-    def _launch(self, plan: StepPlan) -> None:
+    def _launch(self, plan: StepPlan, work: CacheWork) -> None:
+        self._model.launch(plan, work)
         self._scheduler.launched(plan)
         start_s = max(self._now_s, self._free_s)
         self._free_s = start_s + self._costs.pass_s(plan, self._cache.geometry.page_size)
@@ -193,7 +220,7 @@ class Simulation:
     def _collect(self) -> None:
         ended_s, plan = self._in_flight.popleft()
         self._now_s = max(self._now_s, ended_s)
-        self._take(self._scheduler.committed(plan, simulated_result(plan)))
+        self._take(self._scheduler.committed(plan, self._model.result(plan)))
 
     def _guesses(self, sequence: Sequence) -> tuple[int, ...]:
         """Right ones with the chance that was asked for, decided by the position alone."""
