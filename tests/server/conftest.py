@@ -144,7 +144,7 @@ def build(engine: Engine | ScriptedEngine, config: ServerConfig) -> Service:
 class Running:
     """A service that runs on the current loop, with a client in front and its engine behind."""
 
-    def __init__(self, service: Service, client: httpx.AsyncClient, engine: Engine | ScriptedEngine) -> None:
+    def __init__(self, service: Service, client: httpx.AsyncClient, engine: Any) -> None:
         self.service = service
         self.client = client
         self.engine = engine
@@ -224,7 +224,7 @@ async def served(model: Transformer) -> AsyncIterator[Running]:
 class Live(Running):
     """A service behind a real socket, in a thread of its own."""
 
-    def __init__(self, service: Service, engine: Engine | ScriptedEngine) -> None:
+    def __init__(self, service: Service, engine: Any) -> None:
         self.service = service
         self.engine = engine
         self._ready = threading.Event()

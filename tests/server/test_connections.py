@@ -196,3 +196,39 @@ async def test_garbage_on_a_connection_harms_nobody_else(live: Any, name: str) -
         answer = await up.client.post(CHAT, json={**ASK, "max_tokens": 1}, headers={"x-api-key": "key"})
         assert answer.status_code == 200
         assert up.service.channel.num_open == 0
+
+
+async def test_a_hundred_answers_that_end_by_themselves_abort_nothing(live: Any) -> None:
+    with live("one two" + EOS) as up:
+        answers = await asyncio.gather(*(up.client.post(CHAT, json={**ASK, "stream": i % 2 == 1}) for i in range(100)))
+        assert {answer.status_code for answer in answers} == {200}
+        assert up.service.metrics.aborted._value.get() == 0
+        assert up.engine.cancelled == {}
+
+
+async def test_fifty_abandoned_streams_leave_room_for_the_next_request_at_once(live: Any) -> None:
+    with live("one two three", step_s=0.01) as up:
+
+        async def leave_after_the_first_frame() -> None:
+            async with up.client.stream("POST", CHAT, json={**ENDLESS, "stream": True}) as response:
+                await anext(aiter(response.aiter_lines()))
+
+        await asyncio.gather(*(leave_after_the_first_frame() for _ in range(50)))
+        began = time.monotonic()
+        answer = await up.client.post(CHAT, json={**ASK, "max_tokens": 2})
+        assert answer.status_code == 200
+        assert time.monotonic() - began < 1
+        assert await until(lambda: not up.engine.has_work() and up.service.channel.num_open == 0, 1)
+        assert len(up.engine.cancelled) == 50
+
+
+async def test_a_turn_after_an_abandoned_one_holds_the_history_it_was_sent_and_no_more(live: Any) -> None:
+    with live("one two three", step_s=0.005) as up:
+        history = [{"role": "user", "content": "hi"}]
+        alone = (await up.client.post(CHAT, json={**ASK, "messages": history, "max_tokens": 1})).json()
+        for _ in range(20):
+            async with up.client.stream("POST", CHAT, json={**ENDLESS, "messages": history, "stream": True}) as stream:
+                await anext(aiter(stream.aiter_lines()))
+            turn = (await up.client.post(CHAT, json={**ASK, "messages": history, "max_tokens": 1})).json()
+            assert turn["usage"]["prompt_tokens"] == alone["usage"]["prompt_tokens"]
+        assert await until(lambda: not up.engine.has_work(), 1)
