@@ -83,7 +83,7 @@ async def test_new_weights_have_the_version_that_was_given_or_the_next_one(scrip
         assert await post(up, "/update_weights_from_disk", model_path=folder) == {"weight_version": 8}
         assert (await up.client.get("/get_weight_version", headers=KEY)).json() == {"weight_version": 8}
         wrong = await up.client.post("/update_weights_from_disk", json={"model_path": f"{folder}/absent"}, headers=KEY)
-        assert "no checkpoint at" in refusal(wrong, 500)["message"]
+        assert "no checkpoint at" in refusal(wrong, 400)["message"]
         assert (await up.client.get("/get_weight_version", headers=KEY)).json() == {"weight_version": 8}
 
 

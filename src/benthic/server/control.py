@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from benthic import __version__
 from benthic.engine.messages import PauseMode
-from benthic.errors import EngineError
+from benthic.errors import CheckpointError, EngineError, RequestError
 from benthic.server.body import read_object
 from benthic.server.errors import ApiError
 from benthic.server.fields import Fields, refuse
@@ -93,7 +93,10 @@ async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
     checksum = fields.optional_text("checksum")
     service.count_unknown(fields)
     version = engine.stats.weight_version + 1 if version is None else version
-    return {"weight_version": int(await _done(engine.update_weights(path, version, checksum)))}
+    try:
+        return {"weight_version": int(await _done(engine.update_weights(path, version, checksum)))}
+    except CheckpointError as error:
+        raise RequestError(str(error), param="model_path") from None
 
 
 async def _flush(service: Service, fields: Fields) -> dict[str, Any]:
