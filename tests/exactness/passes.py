@@ -1,4 +1,4 @@
-"""Passes over several sequences through the serving cache, in any cutting and mixture, and packed as in training."""
+"""Passes over several sequences through the paged cache, in any cutting and mixture, and packed as in training."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -6,10 +6,12 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from benthic.cache.block_manager import CacheManager
-from benthic.cache.buffers import CacheBuffers
-from benthic.cache.layout import plan_layout
-from benthic.cache.serving_context import ServingContext
+from benthic.cache.geometry import CacheCapacity, geometry
+from benthic.cache.manager import CacheManager
+from benthic.cache.paged_context import PagedContext
+from benthic.cache.pools import CachePools
+from benthic.cache.retention import retention
+from benthic.cache.row import Row
 from benthic.models.packed import PackedContext
 from benthic.models.rotary import layer_frequencies
 from benthic.models.rows import build_rows
@@ -28,36 +30,70 @@ def packed(model: Transformer, sequences: Sequences) -> list[Tensor]:
     return list(logits[: rows.num_rows].split([len(ids) for ids in sequences]))
 
 
-@torch.no_grad()
+class PagedPasses:
+    """A cache around a model, run pass by pass without an engine."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        num_rows: int,
+        max_len: int,
+        page_size: int = 128,
+        max_draft_len: int = 0,
+        policy: str = "boundaries",
+    ) -> None:
+        self.model = model
+        shape = geometry(model.config, page_size=page_size, max_draft_len=max_draft_len)
+        ids = (num_rows + 2) * (shape.num_pages(max_len) + 1)
+        capacity = CacheCapacity(num_pages=ids, num_windows=ids, num_rows=num_rows, max_len=max_len)
+        self.cache = CacheManager(shape, capacity, retention(policy, page_size=page_size))
+        self.pools = CachePools(shape, capacity, dtype=model.dtype, device=model.device)
+        self._frequencies = {ratio: layer_frequencies(model.config, ratio) for ratio in (0, *shape.ratios)}
+
+    def open(self, tokens: Sequence[int], *, use_cache: bool = True) -> Row:
+        """A row for a sequence; `row.start_len` is the first position to run."""
+        row = self.cache.open(tokens, len(tokens), ("passes",), use_cache=use_cache)
+        assert row is not None, "the cache is too small for this test"
+        return row
+
+    @torch.no_grad()
+    def run(self, runs: Sequence[tuple[Row, Sequence[int]]]) -> list[Tensor]:
+        """Logits of one pass: each row goes on with these tokens. Nothing is committed."""
+        for row, ids in runs:
+            self.cache.grow(row, row.committed_len + len(ids))
+        self.pools.apply(self.cache.take_work())
+        rows = build_rows(
+            [(row.index, row.committed_len, ids) for row, ids in runs],
+            self.model.min_rows,
+            stored_lens=[row.stored_len for row, _ in runs],
+        )
+        context = PagedContext(self.model.config, rows, self.pools, self.cache.tables, self._frequencies)
+        logits = self.model.logits(self.model.hidden(self.model(rows, context)))[: rows.num_rows]
+        return list(logits.split([len(ids) for _, ids in runs]))
+
+    def read(self, row: Row, tokens: Sequence[int], chunk: int = 1 << 30) -> Tensor:
+        """Runs and commits the rest of a sequence in chunks; the logits from `row.committed_len` on."""
+        parts = []
+        while (start := row.committed_len) < len(tokens):
+            end = min(start + chunk, len(tokens))
+            parts += self.run([(row, tokens[start:end])])
+            self.cache.commit(row, end, tokens)
+        return torch.cat(parts)
+
+
 def served(model: Transformer, sequences: Sequences, schedule: Iterable[Pass]) -> list[Tensor]:
-    """Logits of the same rows, pass after pass through the serving cache."""
+    """Logits of the same rows as `packed` gives, pass after pass through the cache."""
     longest = max(len(ids) for ids in sequences)
-    layout = plan_layout(
-        model.config,
-        max_num_seqs=len(sequences),
-        max_batched_tokens=sum(len(ids) for ids in sequences),
-        max_model_len=longest + 1,
-        cache_bytes=1 << 28,
-        entry_bytes=4,
-    )
-    cache, buffers = CacheManager(layout), CacheBuffers(layout, dtype=model.dtype, device=model.device)
-    frequencies = {layer.ratio: layer_frequencies(model.config, layer.ratio) for layer in layout.layers}
-    for number in range(len(sequences)):
-        cache.open(number, longest)
+    passes = PagedPasses(model, num_rows=len(sequences), max_len=longest + 1)
+    rows = [passes.open(ids, use_cache=False) for ids in sequences]
     parts: list[list[Tensor]] = [[] for _ in sequences]
     for step in schedule:
-        for number, _, end in step:
-            cache.grow(number, end)
-        buffers.clear(cache.take_fresh())
-        runs = [(place, start, sequences[number][start:end]) for place, (number, start, end) in enumerate(step)]
-        rows = build_rows(runs, model.min_rows)
-        tables = [cache.tables[number] for number, _, _ in step]
-        context = ServingContext(model.config, rows, tables, buffers, frequencies)
-        logits = model.logits(model.hidden(model(rows, context)))[: rows.num_rows]
-        for (number, start, end), piece in zip(step, logits.split([b - a for _, a, b in step]), strict=True):
-            assert sum(len(part) for part in parts[number]) == start, "rows of a sequence out of order"
+        assert all(rows[number].committed_len == start for number, start, _ in step), "rows of a sequence out of order"
+        logits = passes.run([(rows[number], sequences[number][start:end]) for number, start, end in step])
+        for (number, _, end), piece in zip(step, logits, strict=True):
             parts[number].append(piece)
-            cache.slide(number, end)
+            passes.cache.commit(rows[number], end, sequences[number])
     return [torch.cat(part) for part in parts]
 
 

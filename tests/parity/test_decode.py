@@ -1,20 +1,14 @@
 """Decode equals prefill, bit for bit: token by token and in chunks through the serving cache."""
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
-from benthic.cache.block_manager import CacheManager
-from benthic.cache.buffers import CacheBuffers
-from benthic.cache.layout import plan_layout
-from benthic.cache.serving_context import ServingContext
 from benthic.models.checkpoint import empty_model
-from benthic.models.rotary import layer_frequencies
-from benthic.models.rows import build_rows
-from benthic.models.transformer import Transformer
 from tests.checkpoint.sizes import SMALL
+from tests.exactness.passes import PagedPasses
 from tests.parity.models import (
     ours_with_weights_of,
     packed_logits,
@@ -28,41 +22,15 @@ from tests.parity.models import (
 LENGTH = 300
 
 
-@dataclass
-class Serving:
-    """One sequence in the serving cache."""
-
-    model: Transformer
-
-    def __post_init__(self):
-        config = self.model.config
-        layout = plan_layout(
-            config, max_num_seqs=1, max_batched_tokens=512, max_model_len=512, cache_bytes=1 << 28, entry_bytes=4
-        )
-        self.cache = CacheManager(layout)
-        self.buffers = CacheBuffers(layout, dtype=self.model.dtype, device=self.model.device)
-        self.frequencies = {layer.ratio: layer_frequencies(config, layer.ratio) for layer in layout.layers}
-        self.cache.open(0, LENGTH)
-
-    @torch.inference_mode()
-    def logits(self, ids, start):
-        """Logits of tokens start .. start + len(ids) - 1, with everything before them cached."""
-        self.cache.grow(0, start + len(ids))
-        self.buffers.clear(self.cache.take_fresh())
-        rows = build_rows([(0, start, ids)], self.model.min_rows)
-        context = ServingContext(self.model.config, rows, [self.cache.tables[0]], self.buffers, self.frequencies)
-        out = self.model.logits(self.model.hidden(self.model(rows, context)))[: len(ids)]
-        self.cache.slide(0, start + len(ids))
-        return out
-
-
 def in_chunks(model, ids, lengths):
     """Logits of a sequence that comes in chunks of these lengths."""
-    serving, parts, start = Serving(model), [], 0
+    assert sum(lengths) == len(ids)
+    passes = PagedPasses(model, num_rows=1, max_len=512)
+    row, parts = passes.open(ids, use_cache=False), []
     for length in lengths:
-        parts.append(serving.logits(ids[start : start + length], start))
-        start += length
-    assert start == len(ids)
+        start = row.committed_len
+        parts += passes.run([(row, ids[start : start + length])])
+        passes.cache.commit(row, start + length, ids)
     return torch.cat(parts)
 
 

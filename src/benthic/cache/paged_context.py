@@ -1,0 +1,173 @@
+"""The attention context of serving: this pass's entries are written in place, what came before is read by table.
+
+Everything here is built once a pass, shared by the layers, and of the size of the pass: a row at position one million
+costs what a row at position ten does. A row reads the same keys in the same grouping whether its sequence is packed
+whole or grew token by token, on pages of its own or on shared ones.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from benthic.cache.pools import CachePools, snapshot_of
+from benthic.cache.ring_plan import ChunkArrays, CompletedEntries, completed_entries, ring_writes, snapshot_writes
+from benthic.cache.tables import PageTables
+from benthic.cache.upload import upload
+from benthic.kernels.compress_kv import CompletedBlocks
+from benthic.kernels.rope import RopeTable, rope_table
+from benthic.kernels.sparse_attention import KeyTables, TilePlan, plan_tiles
+from benthic.models.config import ModelConfig
+from benthic.models.context import Rows
+
+Ints = npt.NDArray[np.int64]
+
+
+class PagedContext:
+    """`AttentionContext` over the cache of open request rows.
+
+    Args:
+        config: the model's.
+        rows: the pass; `Chunk.sequence` is the request row, whose tables have pages and windows for every row.
+        pools: the cache's tensors, with the manager's work for this pass applied; written in place.
+        tables: the manager's page tables.
+        frequencies: rotary frequencies by compression ratio, on the device. Layers of other ratios may not run: a
+            pass of drafts names 0 alone.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        rows: Rows,
+        pools: CachePools,
+        tables: PageTables,
+        frequencies: Mapping[int, Tensor],
+    ) -> None:
+        geometry = pools.geometry
+        self.rows, self._pools = rows, pools
+        chunks = ChunkArrays.of(rows.chunks)
+        sequence, position = chunks.positions()
+        window_id = _named(tables.windows, sequence, position // geometry.page_size)
+        self._arrays: dict[str, Ints] = {"window": window_id * geometry.page_size + position % geometry.page_size}
+        compressed = sorted(frequencies.keys() - {0})
+        completed = {ratio: self._plan_ring(chunks, ratio) for ratio in compressed}
+        for ratio, blocks in completed.items():
+            self._arrays[f"entries {ratio}"] = self._entry_slots(tables.pages, blocks, ratio)
+        if any(layer.overlap and layer.ratio in frequencies for layer in geometry.layers):
+            snapshot = snapshot_writes(position, window_id, geometry.page_size)
+            self._arrays |= {"snapshot rows": snapshot.rows, "snapshot slots": snapshot.slots}
+        self._index = upload(self._arrays, pools.device)
+        self._rope = {ratio: rope_table(rows.positions, f) for ratio, f in frequencies.items()}
+        self._completed = {r: self._completed_blocks(blocks, r) for r, blocks in completed.items() if len(blocks.index)}
+        self._entry_rope = {r: rope_table(b.positions, frequencies[r]) for r, b in self._completed.items()}
+        self._plans = self._plan_tiles(config, tables, sorted(frequencies))
+
+    def rope(self, ratio: int) -> RopeTable:
+        """Rotations of this pass's rows."""
+        return self._rope[ratio]
+
+    def entry_rope(self, ratio: int) -> RopeTable:
+        """Rotations of the entries that this pass completes."""
+        return self._entry_rope[ratio]
+
+    def completed(self, ratio: int) -> CompletedBlocks | None:
+        """The compression blocks whose last token lies in this pass and which are not stored yet."""
+        return self._completed.get(ratio)
+
+    def plan(self, ratio: int) -> TilePlan:
+        """Which keys each row may read."""
+        return self._plans[ratio]
+
+    def write_window(self, layer: int, entries: Tensor) -> Tensor:
+        """Stores kv entries of the real rows; returns the layer's kv buffer."""
+        return self._pools.kv[layer].index_copy_(0, self._index["window"], entries[: self.rows.num_rows])
+
+    def write_raw(self, layer: int, raw: Tensor) -> Tensor:
+        """Keeps the last raw rows in the ring and those before a page boundary as its snapshot.
+
+        Returns the rows that `completed(ratio).sources` index: the ring's history, then this pass's own.
+        """
+        kind, ring = self._pools.geometry.layers[layer], self._pools.rings[layer]
+        assert ring is not None, f"layer {layer} has no compressor"
+        index, ratio = self._index, kind.ratio
+        history = index[f"history {ratio}"]
+        # Gathered before anything is written: the ring needs no room for this pass's rows beside the history.
+        found = torch.cat([ring.index_select(0, history), raw]) if len(history) else raw
+        ring.index_copy_(0, index[f"ring slots {ratio}"], raw.index_select(0, index[f"ring rows {ratio}"]))
+        snapshots = self._pools.snapshots[layer]
+        if snapshots is not None and len(index["snapshot rows"]):
+            halves = snapshot_of(raw.index_select(0, index["snapshot rows"]), kind)
+            snapshots.index_copy_(0, index["snapshot slots"], halves)
+        return found
+
+    def write_entries(self, layer: int, entries: Tensor | None) -> Tensor:
+        """Stores completed entries; returns the layer's kv buffer."""
+        buffer = self._pools.kv[layer]
+        if entries is None:
+            return buffer
+        slots = self._index[f"entries {self._pools.geometry.layers[layer].ratio}"]
+        buffer[self._pools.entry_base :].index_copy_(0, slots, entries)
+        return buffer
+
+    def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
+        """Stores completed indexer keys; returns their buffer."""
+        buffer = self._pools.index[layer]
+        assert buffer is not None, f"layer {layer} has no indexer"
+        if entries is None:
+            return buffer
+        return buffer.index_copy_(0, self._index[f"entries {self._pools.geometry.layers[layer].ratio}"], entries)
+
+    def _plan_ring(self, chunks: ChunkArrays, ratio: int) -> CompletedEntries:
+        """Adds the arrays of one ratio's ring; returns what completes."""
+        geometry = self._pools.geometry
+        overlap = any(layer.overlap for layer in geometry.layers if layer.ratio == ratio)
+        ring_len = geometry.ring_len(ratio)
+        completed = completed_entries(chunks, ratio, overlap=overlap, ring_len=ring_len)
+        writes = ring_writes(chunks, ring_len)
+        self._arrays |= {
+            f"history {ratio}": completed.history,
+            f"sources {ratio}": completed.sources,
+            f"first tokens {ratio}": completed.index * ratio,
+            f"ring rows {ratio}": writes.rows,
+            f"ring slots {ratio}": writes.slots,
+        }
+        return completed
+
+    def _entry_slots(self, pages: Ints, blocks: CompletedEntries, ratio: int) -> Ints:
+        """Slots of completed entries, counted from the first entry slot."""
+        a_page = self._pools.geometry.entries_per_page(ratio)
+        return _named(pages, blocks.sequence, blocks.index // a_page) * a_page + blocks.index % a_page
+
+    def _completed_blocks(self, blocks: CompletedEntries, ratio: int) -> CompletedBlocks:
+        tokens, sources = self._index[f"first tokens {ratio}"], self._index[f"sources {ratio}"]
+        has_first = sources.shape[1] > ratio and bool((blocks.index == 0).any())
+        first = (tokens == 0)[:, None, None] if has_first else None
+        return CompletedBlocks(ratio, tokens, sources, first, blocks.sequence, blocks.index)
+
+    def _plan_tiles(self, config: ModelConfig, tables: PageTables, ratios: list[int]) -> dict[int, TilePlan]:
+        geometry = self._pools.geometry
+        found = self._pools.device_tables(tables)
+        key_tables = KeyTables(
+            window=found.windows,
+            window_page=geometry.page_size,
+            entries={ratio: found.pages for ratio in geometry.ratios},
+            entry_pages={ratio: geometry.entries_per_page(ratio) for ratio in geometry.ratios},
+            entry_base=self._pools.entry_base,
+        )
+        return plan_tiles(
+            self.rows.chunks,
+            key_tables,
+            ratios,
+            window=config.sliding_window,
+            num_rows=len(self.rows.positions),
+            device=self._pools.device,
+        )
+
+
+def _named(table: Ints, sequence: Ints, page: Ints) -> Ints:
+    """Ids of table cells that will be written to: never the null id, which belongs to nobody."""
+    ids = table[sequence, page]
+    assert ids.all(), "a row of the pass has no page or no window"
+    return ids
