@@ -90,9 +90,11 @@ class CacheManager:
             need_extras: only pages that have extras are reused.
 
         Returns:
-            None where no row is free or there is no room for the first page; nothing has changed then.
+            None where no row is free or there is no room for a page and a window; nothing has changed then.
         """
-        if not self.rows.num_free or not self.windows.num_free + self.trie.evictable_windows:
+        pages = self.pages.num_free + self.trie.evictable_pages
+        windows = self.windows.num_free + self.trie.evictable_windows
+        if not (self.rows.num_free and pages and windows):
             return None
         if use_cache:
             match, path = self._match(self.trie.roots.get(namespace), tokens, need_extras)
@@ -105,7 +107,8 @@ class CacheManager:
             return None
         is_hit = row.start_len == match.usable_len > 0
         self._take_row(row, restore_window=path[row.num_completed - 1].window if is_hit else 0)
-        self.trie.touch(path, match.usable_len // self._page_size)
+        if is_hit:
+            self.trie.touch(path[: row.num_completed])
         self._counts.num_opens += 1
         self._counts.num_replays += row.start_len > match.usable_len
         self._counts.asked_len += len(tokens)
@@ -162,7 +165,8 @@ class CacheManager:
     def fork(self, row: Row) -> Row | None:
         """A second row in the same committed state, at any length. None: no row is free, or no room for the copies.
 
-        Device copies are queued; both rows may go on at once.
+        Device copies are queued; both rows may go on at once, from equal tokens up to max(committed_len, stored_len).
+        At most max_draft_len + 1 positions of `row` may be in flight: a ring has no more to spare.
         """
         assert row.is_open, "a closed row is forked"
         last = min(self.geometry.num_pages(row.committed_len), row.allocated_len // self._page_size)
@@ -354,7 +358,6 @@ class CacheManager:
                 self.windows.free_now(int(self.tables.windows[row.index, page]))
         for page in range(len(row.path), last):
             self.pages.free_now(int(self.tables.pages[row.index, page]))
-        self.trie.touch(row.path, 0)
         self.trie.unlock_path(row.root, row.path)
         if row.is_private and not row.root.locks:
             self._flush(row.root)

@@ -153,17 +153,14 @@ class PageTrie:
             if not node.window_locks:
                 self._push_window(node)
 
-    def touch(self, path: Sequence[PageNode], usable_pages: int) -> None:
-        """A prefix was asked for. Its pages are kept longer, and the windows that end at its usable boundary.
+    def touch(self, path: Sequence[PageNode]) -> None:
+        """Somebody goes on from the end of this path: the windows that it reads there are kept longer.
 
         Windows further up stay as old as they are: nobody goes on from them, and young ones would push out those that
-        matter. The last page stands for its parents: they inherit its time when it is evicted.
+        matter. Pages are as young as their last unlocking.
         """
         now = next(self._clock)
-        if path:
-            path[-1].last_use = now
-            self._push_leaf(path[-1])
-        for node in path[max(0, usable_pages - self._window_pages) : usable_pages]:
+        for node in path[-self._window_pages :]:
             node.window_use = now
             if not node.window_locks:
                 self._push_window(node)
@@ -183,13 +180,17 @@ class PageTrie:
         node.locks += 1
 
     def unlock_path(self, root: PageNode, path: Sequence[PageNode]) -> None:
-        """Undoes `lock_path` and the `lock_page` of each page since."""
+        """Undoes `lock_path` and the `lock_page` of each page since. They were in use until now.
+
+        The last page stands for its parents: they inherit its time when it is evicted.
+        """
         for node in path:
             node.locks -= 1
             assert node.locks >= 0, "a page is unlocked more often than locked"
             self.evictable_pages += not node.locks
         root.locks -= 1
         if path:
+            path[-1].last_use = next(self._clock)
             self._push_leaf(path[-1])
         self._forget_if_empty(root)
 

@@ -51,13 +51,12 @@ class WorkQueue:
             tuple(Copy(windows.get(source, source), target) for source, target in copies.windows),
             Copy(ring.get(copies.ring.source, copies.ring.source), copies.ring.target),
         )
-        if self._holder is None:
-            self._holder = self._fence.begin()
+        self._hold_fence()
 
     def cancel_fork(self, row: int) -> None:
         """The row ends before its copies were made."""
         if self._forks.pop(row, None) is not None and not self._forks:
-            self._lower()
+            self._let_go()
 
     def cancel_restore(self, row: int) -> None:
         """The row has ended: the window that it began with may be anybody's."""
@@ -81,10 +80,14 @@ class WorkQueue:
         self._restores.clear()
         if self._forks:
             self._forks.clear()
-            self._lower()
+            self._let_go()
         return work
 
-    def _lower(self) -> None:
-        assert self._holder is not None
-        holder, self._holder = self._holder, None
-        self._fence.end(holder)
+    def _hold_fence(self) -> None:
+        if self._holder is None:
+            self._holder = self._fence.begin()
+
+    def _let_go(self) -> None:
+        if self._holder is not None:
+            holder, self._holder = self._holder, None
+            self._fence.end(holder)
