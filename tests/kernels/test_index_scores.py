@@ -6,6 +6,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.index_scores import index_scores
+from benthic.kernels.kv_storage import PackedIndex, pack_index, unpack_index
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.sparse_attention.cases import index_inputs as inputs
 from benthic.kernels.sparse_attention.cases import make_pass
@@ -93,3 +94,15 @@ def test_wrong_arguments_are_refused() -> None:
     where = make_pass(4, SPANS)
     with pytest.raises(KernelInputError, match="gamma"):
         index_scores(**(inputs(where) | {"gamma": torch.zeros(1, 5)}), tiles=where.plan.groups[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_packed_keys_give_the_bits_of_the_keys_that_they_hold(dtype: torch.dtype, impl: str) -> None:
+    where = make_pass(4, SPANS, page=32)
+    given = inputs(where, dtype, dim=32)
+    packed = PackedIndex(pack_index(given["keys"]), 32, dtype)
+    given["keys"] = unpack_index(packed.data, 32, dtype)
+    for tiles in where.plan.groups:
+        expected = index_scores(**given, tiles=tiles, impl=impl)
+        assert torch.equal(index_scores(**(given | {"keys": packed}), tiles=tiles, impl=impl), expected)

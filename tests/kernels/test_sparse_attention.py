@@ -9,6 +9,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.index_scores import all_visible
+from benthic.kernels.kv_storage import PackedKv, pack_kv, unpack_kv
 from benthic.kernels.sparse_attention import op, sparse_attention
 from benthic.kernels.sparse_attention.cases import WINDOW, Pass, inputs, make_pass, random_picks
 from tests.kernels import laws
@@ -120,3 +121,15 @@ def test_a_sink_of_another_number_of_heads_is_refused() -> None:
     given = inputs(make_pass(0, SPANS))
     with pytest.raises(KernelInputError, match=r"sink has shape \(3,\)"):
         sparse_attention(**(given | {"sink": torch.zeros(3)}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_packed_keys_give_the_bits_of_the_rows_that_they_hold(dtype: torch.dtype, impl: str) -> None:
+    where = make_pass(4, [*SPANS, (1, 90, 9)], page=32)
+    given = inputs(where, dtype, dim=72)
+    packed = PackedKv(pack_kv(given["keys"], 8), 72, 8, dtype)
+    rows = unpack_kv(packed.data, 72, 8, dtype)
+    picks = random_picks(where, 40)
+    from_rows = sparse_attention(**(given | {"keys": rows}), picks=picks, impl=impl)
+    assert torch.equal(sparse_attention(**(given | {"keys": packed}), picks=picks, impl=impl), from_rows)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable
-from benthic.kernels.sparse_attention import TilePlan
+from benthic.kernels.sparse_attention import IndexKeys, Keys, TilePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class AttentionContext(Protocol):
         """Which keys each row may read in a layer of that ratio."""
         ...
 
-    def write_window(self, layer: int, entries: Tensor) -> Tensor:
+    def write_window(self, layer: int, entries: Tensor) -> Keys:
         """Stores the kv entries [R, d] of this pass's rows; returns the kv buffer [slots, d]."""
         ...
 
@@ -77,10 +77,10 @@ class AttentionContext(Protocol):
         """Stores raw compressor rows [R, w] (kv compressor's A | B, then the indexer's); returns their buffer."""
         ...
 
-    def write_entries(self, layer: int, entries: Tensor | None) -> Tensor:
+    def write_entries(self, layer: int, entries: Tensor | None) -> Keys:
         """Stores completed entries [m, d] (None when there are none); returns the kv buffer, window included."""
         ...
 
-    def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
+    def write_index(self, layer: int, entries: Tensor | None) -> IndexKeys:
         """Stores completed indexer keys [m, di]; returns their buffer."""
         ...

@@ -6,12 +6,12 @@ from torch import Tensor
 from benthic.kernels.numba_kernel import float32s, kernel
 from benthic.kernels.numba_math import ZERO
 from benthic.kernels.precision import wide
-from benthic.kernels.sparse_attention.addresses import Blocks, read_index_blocks
+from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys, read_index_blocks
 from benthic.kernels.sparse_attention.tiles import WINDOW_BLOCKS, KeyTiles
 from benthic.kernels.sparse_attention.visibility_cpu import show_keys
 
 
-def index_scores_cpu(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+def index_scores_cpu(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
     """See `index_scores`."""
     _, heads, dim = query.shape
     num_tiles, per_tile, (first, end) = tiles.num_tiles, tiles.rows_per_tile, blocks

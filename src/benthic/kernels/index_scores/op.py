@@ -10,16 +10,17 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.index_scores.reference import index_scores_ref
+from benthic.kernels.kv_storage import PackedIndex
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
-from benthic.kernels.sparse_attention.addresses import Blocks
+from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys
 from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
 def index_scores(
     query: Tensor,
     gamma: Tensor,
-    keys: Tensor,
+    keys: IndexKeys,
     tiles: KeyTiles,
     blocks: Blocks | None = None,
     *,
@@ -31,7 +32,8 @@ def index_scores(
     Args:
         query: [R, Hi, di] indexer queries, rotated.
         gamma: float32 [R, Hi] head weights, already times di^-0.5 * Hi^-0.5; may be negative.
-        keys: [num_slots, di] indexer keys, contiguous, whole pages, finite everywhere.
+        keys: [num_slots, di] indexer keys, contiguous, whole pages, finite everywhere; or such keys in the official
+            format, which are widened as they are read and have no gradient.
         tiles: the group; its ratio must not be 0.
         blocks: (first, end) blocks of 64 entries to score; None for all of them.
         min_rows: rows that a product needs to be exact on this machine; fewer heads are filled up with silent ones.
@@ -44,8 +46,7 @@ def index_scores(
     blocks = (0, tiles.num_entry_blocks) if blocks is None else blocks
     is_compiled = uses_cpu_kernel(impl, query)
     if is_compiled and takes_chains(query, keys, tiles):
-        scores: Tensor = with_reference_gradient(_chains(), index_scores_ref, (query, gamma, keys), tiles, blocks)
-        return scores
+        return _compiled(_chains(), query, gamma, keys, tiles, blocks)
     if query.is_cpu:
         min_rows = max(min_rows, fewest_product_rows(query.shape[2], torch.get_num_threads()))
     missing = min_rows - query.shape[1]
@@ -53,11 +54,19 @@ def index_scores(
         query, gamma = F.pad(query, (0, 0, 0, missing)), F.pad(gamma, (0, missing))
     if not is_compiled:
         return index_scores_ref(query, gamma, keys, tiles, blocks)
-    scores = with_reference_gradient(_cpu(), index_scores_ref, (query, gamma, keys), tiles, blocks)
+    return _compiled(_cpu(), query, gamma, keys, tiles, blocks)
+
+
+def _compiled(
+    kernel: Callable[..., Tensor], query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTiles, blocks: Blocks
+) -> Tensor:
+    if isinstance(keys, PackedIndex):
+        return kernel(query, gamma, keys, tiles, blocks)
+    scores: Tensor = with_reference_gradient(kernel, index_scores_ref, (query, gamma, keys), tiles, blocks)
     return scores
 
 
-def takes_chains(query: Tensor, keys: Tensor, tiles: KeyTiles) -> bool:
+def takes_chains(query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> bool:
     """True if the CPU kernel scores these tiles without products, see `single_rows_cpu`."""
     is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32
     return tiles.rows_per_tile == 1 and is_plain and chains_agree_here(query.shape[2])

@@ -10,7 +10,7 @@ from torch import Tensor
 from benthic.kernels.choice import Impl
 from benthic.kernels.index_scores.op import index_scores
 from benthic.kernels.select_topk import select_topk
-from benthic.kernels.sparse_attention.addresses import visible_entries
+from benthic.kernels.sparse_attention.addresses import IndexKeys, visible_entries
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, portion
 
@@ -19,7 +19,7 @@ from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, 
 def pick_entries(
     query: Tensor,
     gamma: Tensor,
-    keys: Tensor,
+    keys: IndexKeys,
     tiles: KeyTiles,
     k: int,
     *,

@@ -4,11 +4,11 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
-from benthic.kernels.sparse_attention.addresses import Blocks, hidden_keys, read_index_blocks
+from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys, hidden_keys, read_index_blocks
 from benthic.kernels.sparse_attention.tiles import WINDOW_BLOCKS, KeyTiles
 
 
-def index_scores_ref(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+def index_scores_ref(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
     """Scores of one group; see `index_scores`."""
     _, heads, dim = query.shape
     exact = product_dtype(query)

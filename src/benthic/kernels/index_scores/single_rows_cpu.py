@@ -10,17 +10,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benthic.kernels.kv_storage.rows_cpu import index_source, read_index
 from benthic.kernels.numba_kernel import float32s, int64s, kernel
 from benthic.kernels.numba_math import ZERO
-from benthic.kernels.sparse_attention.addresses import Blocks
+from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys
 from benthic.kernels.sparse_attention.chains_cpu import score_block
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 
-def index_single_rows(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+def index_single_rows(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
     """See `index_scores`; one-row tiles, all float32."""
     _, heads, dim = query.shape
-    query, gamma, keys = query.contiguous(), gamma.contiguous(), keys.contiguous()
+    query, gamma = query.contiguous(), gamma.contiguous()
+    source, buffer = index_source(keys)
     queries, positions, sequence = (x.contiguous() for x in (tiles.queries, tiles.positions, tiles.sequence))
     table = tiles.entry_table
     assert table is not None, "a layer of ratio 0 has no entries"
@@ -29,7 +31,7 @@ def index_single_rows(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTile
     _score(
         query.data_ptr(),
         gamma.data_ptr(),
-        keys.data_ptr(),
+        source,
         scores.data_ptr(),
         (queries.data_ptr(), positions.data_ptr(), sequence.data_ptr()),
         (table.data_ptr(), table.shape[1], tiles.entry_page, tiles.ratio),
@@ -44,7 +46,7 @@ def index_single_rows(query: Tensor, gamma: Tensor, keys: Tensor, tiles: KeyTile
 def _score(
     query_at: int,
     gamma_at: int,
-    keys_at: int,
+    keys_at: tuple[int, int],
     scores_at: int,
     rows_at: tuple[int, int, int],
     entries_at: tuple[int, int, int, int],
@@ -68,7 +70,7 @@ def _score(
             count = min(BLOCK, visible - begin)
             for i in range(count):
                 slot = table[(begin + i) // page] * page + (begin + i) % page
-                vectors[i] = float32s(keys_at + 4 * slot * dim, (dim,))
+                read_index(keys_at, slot, vectors[i])
             score_block(queries, vectors[:count], turned, products, 0)
             _sum_heads(products[:, :count], gamma, scores[tile, begin - first : begin - first + count])
 

@@ -6,7 +6,6 @@ went through FP4 in groups of 32 come back bit for bit. A group with a value tha
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,18 +68,17 @@ def _check_bytes(data: Tensor, width: int) -> None:
 
 
 def _implementation(name: str, impl: Impl, x: Tensor) -> Callable[..., Tensor]:
-    references = {
+    references: dict[str, Callable[..., Tensor]] = {
         "pack_kv": pack_kv_ref,
         "unpack_kv": unpack_kv_ref,
         "pack_index": pack_index_ref,
         "unpack_index": unpack_index_ref,
     }
-    chosen: Callable[..., Tensor] = _compiled()[name] if uses_cpu_kernel(impl, x) else references[name]
-    return chosen
+    return _compiled()[name] if uses_cpu_kernel(impl, x) else references[name]
 
 
 @cache
-def _compiled() -> dict[str, Any]:
+def _compiled() -> dict[str, Callable[..., Tensor]]:
     from benthic.kernels.kv_storage import cpu
 
     return {

@@ -5,14 +5,21 @@ from math import gcd
 import torch
 from torch import Tensor
 
+from benthic.kernels.kv_storage import PackedIndex, PackedKv, unpack_index, unpack_kv
 from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTiles
+
+Keys = Tensor | PackedKv
+"""A kv buffer: rows [num_slots, d], or the official format of such rows."""
+
+IndexKeys = Tensor | PackedIndex
+"""A buffer of indexer keys likewise."""
 
 Blocks = tuple[int, int]
 """Key blocks first .. end - 1 of a tile: 0 .. 2 are the window's, block 3 + i holds entries 64i .. 64i + 63."""
 
 
-def read_blocks(keys: Tensor, tiles: KeyTiles, blocks: Blocks) -> Tensor:
-    """Gathers key blocks: [n, (end - first) * 64, d] in the buffer's dtype."""
+def read_blocks(keys: Keys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+    """Gathers key blocks: [n, (end - first) * 64, d] in the rows' dtype."""
     unit = gcd(BLOCK, tiles.window_page, *((tiles.entry_page, tiles.entry_base) if tiles.ratio else ()))
     first, end = blocks
     places = [_window_slots(tiles, unit, (first, min(end, WINDOW_BLOCKS)))] if first < WINDOW_BLOCKS else []
@@ -20,13 +27,20 @@ def read_blocks(keys: Tensor, tiles: KeyTiles, blocks: Blocks) -> Tensor:
         listed = (max(first - WINDOW_BLOCKS, 0), end - WINDOW_BLOCKS)
         places.append(entry_slots(tiles, unit, listed) + (tiles.entry_base if tiles.ratio else 0))
     slots = places[0] if len(places) == 1 else torch.cat(places, dim=1)
+    if isinstance(keys, PackedKv):
+        data = _gather(keys.data, slots, unit)
+        return unpack_kv(data.flatten(0, 1), keys.dim, keys.rope_dim, keys.dtype).view(*data.shape[:2], keys.dim)
     return _gather(keys, slots, unit)
 
 
-def read_index_blocks(keys: Tensor, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+def read_index_blocks(keys: IndexKeys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
     """Gathers blocks of indexer keys, counted without the window's: [n, (end - first) * 64, di]."""
     unit = gcd(BLOCK, tiles.entry_page)
-    return _gather(keys, entry_slots(tiles, unit, blocks), unit)
+    slots = entry_slots(tiles, unit, blocks)
+    if isinstance(keys, PackedIndex):
+        data = _gather(keys.data, slots, unit)
+        return unpack_index(data.flatten(0, 1), keys.dim, keys.dtype).view(*data.shape[:2], keys.dim)
+    return _gather(keys, slots, unit)
 
 
 def entry_slots(tiles: KeyTiles, unit: int, blocks: Blocks) -> Tensor:

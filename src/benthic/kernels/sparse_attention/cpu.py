@@ -12,14 +12,14 @@ from torch import Tensor
 from benthic.kernels.numba_kernel import float32s, int64s, kernel
 from benthic.kernels.numba_math import LANES, exp32
 from benthic.kernels.precision import wide
-from benthic.kernels.sparse_attention.addresses import read_blocks
+from benthic.kernels.sparse_attention.addresses import Keys, read_blocks
 from benthic.kernels.sparse_attention.reference import pieces_of
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 from benthic.kernels.sparse_attention.visibility_cpu import show_keys
 
 
 def attend_tiles_cpu(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
 ) -> Tensor:
     """Output [n*Q, H, d] of one group, `piece` key blocks at a time; see `sparse_attention`."""
     _, heads, dim = query.shape

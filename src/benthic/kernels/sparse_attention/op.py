@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +9,10 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.kv_storage import PackedKv
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
+from benthic.kernels.sparse_attention.addresses import Keys
 from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend_tiles_ref
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles, TilePlan
 from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, Portion, portion
@@ -19,7 +20,7 @@ from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, 
 
 def sparse_attention(
     query: Tensor,
-    keys: Tensor,
+    keys: Keys,
     plan: TilePlan,
     sink: Tensor,
     scale: float,
@@ -33,7 +34,8 @@ def sparse_attention(
 
     Args:
         query: [R, H, d], rotated.
-        keys: [num_slots, d] kv buffer (key = value), contiguous, whole pages, finite everywhere.
+        keys: [num_slots, d] kv buffer (key = value), contiguous, whole pages, finite everywhere; or such rows in the
+            official format, which are widened as they are read and have no gradient.
         plan: which rows read which pages.
         sink: [H] logits that join the denominator only, unscaled.
         scale: softmax scale, d^-0.5.
@@ -48,8 +50,9 @@ def sparse_attention(
         [R, H, d] in the query's dtype. Dummy rows hold some finite value. A row's bits depend on its own keys only.
     """
     rows, heads, dim = query.shape
-    if keys.shape[-1] != dim:
-        raise KernelInputError(f"keys have width {keys.shape[-1]}; the query's head dimension is {dim}")
+    width = keys.dim if isinstance(keys, PackedKv) else keys.shape[-1]
+    if width != dim:
+        raise KernelInputError(f"keys have width {width}; the query's head dimension is {dim}")
     if sink.shape != (heads,):
         raise KernelInputError(f"sink has shape {tuple(sink.shape)}; it must be ({heads},), one logit a head")
     if rows == 0:
@@ -87,7 +90,7 @@ def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
 
 
 def _reference(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
 ) -> Tensor:
     if piece < tiles.num_blocks:
         return attend_pieces_ref(query, keys, tiles, sink, scale, picks, piece)
@@ -102,33 +105,37 @@ def _whole(
 
 
 def _products(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
 ) -> Tensor:
+    if isinstance(keys, PackedKv):
+        return _cpu()(query, keys, sink, tiles, scale, picks, piece)
     result: Tensor = with_reference_gradient(_cpu(), _whole, (query, keys, sink), tiles, scale, picks, piece)
     return result
 
 
 def _single_rows(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
 ) -> Tensor:
+    if isinstance(keys, PackedKv):
+        return _chains()(query, keys, sink, tiles, scale, picks)
     result: Tensor = with_reference_gradient(_chains(), _whole, (query, keys, sink), tiles, scale, picks)
     return result
 
 
-def _takes_chains(query: Tensor, keys: Tensor, sink: Tensor) -> bool:
+def _takes_chains(query: Tensor, keys: Keys, sink: Tensor) -> bool:
     is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
     return is_plain and chains_agree_here(query.shape[2])
 
 
 @cache
-def _cpu() -> Callable[..., Any]:
+def _cpu() -> Callable[..., Tensor]:
     from benthic.kernels.sparse_attention.cpu import attend_tiles_cpu
 
     return attend_tiles_cpu
 
 
 @cache
-def _chains() -> Callable[..., Any]:
+def _chains() -> Callable[..., Tensor]:
     from benthic.kernels.sparse_attention.single_rows_cpu import attend_single_rows
 
     return attend_single_rows

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
-from benthic.kernels.sparse_attention.addresses import Blocks, hidden_keys, read_blocks
+from benthic.kernels.sparse_attention.addresses import Blocks, Keys, hidden_keys, read_blocks
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 
@@ -31,7 +31,7 @@ class Attended(NamedTuple):
 
 
 def attend_tiles_ref(
-    query: Tensor, keys: Tensor, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None
+    query: Tensor, keys: Keys, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None
 ) -> Attended:
     """Attention of one group of tiles; see `sparse_attention` for the arguments."""
     blocks, scores = _scores(query, keys, tiles, scale, picks, (0, tiles.num_blocks))
@@ -45,7 +45,7 @@ def attend_tiles_ref(
 
 
 def attend_pieces_ref(
-    query: Tensor, keys: Tensor, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None, piece: int
+    query: Tensor, keys: Keys, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None, piece: int
 ) -> Tensor:
     """The output of `attend_tiles_ref` with temporaries of `piece` blocks at a time (a multiple of 4)."""
     cuts = pieces_of(tiles.num_blocks, piece)
@@ -89,7 +89,7 @@ def fold_blocks(partial: Tensor, dim: int, start: Tensor | None = None) -> Tenso
 
 
 def _scores(
-    query: Tensor, keys: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, blocks: Blocks
+    query: Tensor, keys: Keys, tiles: KeyTiles, scale: float, picks: Tensor | None, blocks: Blocks
 ) -> tuple[Tensor, Tensor]:
     """Keys [n, p*64, d] of some blocks in the product's dtype, and scores [n, Q, H, p*64]."""
     _, heads, dim = query.shape

@@ -13,19 +13,22 @@ import torch
 from numba import njit
 from torch import Tensor
 
+from benthic.kernels.kv_storage.rows_cpu import kv_source, read_kv
 from benthic.kernels.numba_kernel import float32s, int32s, int64s, kernel
 from benthic.kernels.numba_math import LANES, ZERO, exp32
+from benthic.kernels.sparse_attention.addresses import Keys
 from benthic.kernels.sparse_attention.chains_cpu import add_scaled, score_block
 from benthic.kernels.sparse_attention.cpu import sum_block
 from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTiles
 
 
 def attend_single_rows(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None
+    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None
 ) -> Tensor:
     """Output [n, H, d] of one group of one-row tiles; all float32. See `sparse_attention`."""
     _, heads, dim = query.shape
-    query, keys, sink = query.contiguous(), keys.contiguous(), sink.contiguous()
+    query, sink = query.contiguous(), sink.contiguous()
+    source, buffer = kv_source(keys)
     queries, positions, sequence = (x.contiguous() for x in (tiles.queries, tiles.positions, tiles.sequence))
     entries, kept = tiles.entry_table, None if picks is None else picks.contiguous()
     num_picks = -1 if kept is None else kept.shape[-1]
@@ -33,7 +36,7 @@ def attend_single_rows(
     output = torch.empty((tiles.num_tiles, heads, dim), dtype=torch.float32)
     _attend(
         query.data_ptr(),
-        keys.data_ptr(),
+        source,
         sink.data_ptr(),
         output.data_ptr(),
         (queries.data_ptr(), positions.data_ptr(), sequence.data_ptr()),
@@ -51,7 +54,7 @@ def attend_single_rows(
 @kernel
 def _attend(
     query_at: int,
-    keys_at: int,
+    keys_at: tuple[int, int, int, int],
     sink_at: int,
     output_at: int,
     rows_at: tuple[int, int, int],
@@ -75,7 +78,7 @@ def _attend(
         count = _list_keys(positions[tile], sequences[tile], tile, window_at, entries_at, picks_at, slots, places)
         num_segments = _cut_blocks(places[:count], ends)
         for i in range(count):
-            vectors[i] = float32s(keys_at + 4 * slots[i] * dim, (dim,))
+            read_kv(keys_at, slots[i], vectors[i])
         queries = float32s(query_at + 4 * rows[tile] * heads * dim, (heads, dim))
         for first in range(0, count, BLOCK):
             score_block(queries, vectors[first : min(first + BLOCK, count)], turned, scores, first)

@@ -11,7 +11,7 @@ from benthic.kernels.linear import batched_linear, by_columns
 from benthic.kernels.precision import wide
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import apply_rope
-from benthic.kernels.sparse_attention import sparse_attention
+from benthic.kernels.sparse_attention import IndexKeys, Keys, sparse_attention
 from benthic.models.attention.compressor import Compressor
 from benthic.models.attention.index_training import layer_index_loss
 from benthic.models.attention.indexer import Indexer
@@ -92,7 +92,7 @@ class HybridAttention(nn.Module):
 
     def _compressed(
         self, h: Tensor, index_query: Tensor | None, query: Tensor, context: AttentionContext, trace: Trace | None
-    ) -> tuple[Tensor, list[Tensor | None] | None]:
+    ) -> tuple[Keys, list[Tensor | None] | None]:
         """Stores what this pass adds to the compressed side; returns the kv buffer and the indexer's choice."""
         assert self.compressor is not None
         blocks = context.completed(self.ratio)
@@ -122,9 +122,9 @@ class HybridAttention(nn.Module):
         self,
         gamma: Tensor,
         index_query: Tensor,
-        index_keys: Tensor,
+        index_keys: IndexKeys,
         query: Tensor,
-        keys: Tensor,
+        keys: Keys,
         context: AttentionContext,
         trace: Trace | None,
     ) -> list[Tensor | None] | None:
@@ -138,6 +138,7 @@ class HybridAttention(nn.Module):
             index_query = self.numerics.index_vector(apply_rope(index_query, context.rope(self.ratio)))
             gamma = gamma * self.indexer.gamma_scale
         if trace is not None and trace.wants_index_loss:
+            assert isinstance(keys, Tensor) and isinstance(index_keys, Tensor), "packed keys have no gradient"
             sink, scale = self.attn_sink, self.dim**-0.5
             trace.index_losses[self.layer] = layer_index_loss(
                 index_query, gamma, index_keys, query, keys, plan, sink, scale, num_rows

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.index_scores import all_visible, pick_entries
-from benthic.kernels.sparse_attention import TilePlan
+from benthic.kernels.sparse_attention import IndexKeys, TilePlan
 from benthic.models.attention.compressor import Compressor
 from benthic.models.config import ModelConfig
 from benthic.models.linear import Linear
@@ -23,7 +23,7 @@ class Indexer(nn.Module):
         self.gamma_scale = self.dim**-0.5 * self.heads**-0.5
         self.min_rows = min_rows
 
-    def picks(self, query: Tensor, gamma: Tensor, keys: Tensor, plan: TilePlan) -> list[Tensor | None]:
+    def picks(self, query: Tensor, gamma: Tensor, keys: IndexKeys, plan: TilePlan) -> list[Tensor | None]:
         """For each group of tiles the entries that stay, int32 [n, Q, k]; None where all visible ones do."""
         return [
             pick_entries(query, gamma, keys, tiles, self.top_k, min_rows=self.min_rows)
