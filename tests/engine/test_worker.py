@@ -169,6 +169,7 @@ def test_a_stalled_step_leaves_stacks_and_state_in_a_file(tmp_path: Path, monkey
     worker.start()
     worker.add(request_of("hangs", prompt=(HANGS,)))
     assert until(lambda: any("1 live" in file.read_text() for file in tmp_path.iterdir()), 5)
+    assert worker.state == "stalled"
     [file] = tmp_path.iterdir()
     assert "in _suffer" in file.read_text()
     worker.close(timeout_s=0.1)

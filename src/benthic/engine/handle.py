@@ -29,7 +29,7 @@ from benthic.engine.messages import (
     Resume,
     UpdateWeights,
 )
-from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent
+from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
 from benthic.engine.stats import EngineStats
 from benthic.errors import BenthicError, EngineError, RequestError
 
@@ -39,16 +39,21 @@ class _Owed:
     """A request without its final output, and what it has been given so far."""
 
     prompt_len: int
-    has_logprobs: bool
-    tokens: list[TokenEvent]
+    token_ids: list[int]
+    logprobs: list[TokenLogprobs] | None
+
+    def take(self, event: TokenEvent) -> None:
+        """Keeps what a token event brought."""
+        self.token_ids.append(event.token_id)
+        if self.logprobs is not None and event.logprobs is not None:
+            self.logprobs.append(event.logprobs)
 
     def end(self, request_id: str, reason: FinishReason, error: str | None) -> FinalOutput:
         """The final output that its engine cannot give any more."""
-        logprobs = tuple(token.logprobs for token in self.tokens if token.logprobs is not None)
         return FinalOutput(
             request_id=request_id,
-            token_ids=tuple(token.token_id for token in self.tokens),
-            logprobs=logprobs if self.has_logprobs else None,
+            token_ids=tuple(self.token_ids),
+            logprobs=None if self.logprobs is None else tuple(self.logprobs),
             finish_reason=reason,
             error=error,
             prompt_len=self.prompt_len,
@@ -75,8 +80,8 @@ class Answers:
         with self._lock:
             if request.request_id in self._open:
                 raise RequestError(f"request_id {request.request_id!r} is in use; each live request needs its own")
-            has_logprobs = request.params.logprobs is not None
-            self._open[request.request_id] = _Owed(len(request.prompt_ids), has_logprobs, [])
+            logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
+            self._open[request.request_id] = _Owed(len(request.prompt_ids), [], logprobs)
 
     def expect_call(self) -> tuple[int, Future[str]]:
         """Opens a call: its number and its future."""
@@ -111,7 +116,7 @@ class Answers:
                 if isinstance(event, FinalOutput):
                     del self._open[event.request_id]
                 else:
-                    self._open[event.request_id].tokens.append(event)
+                    self._open[event.request_id].take(event)
         if passed:
             self._events.put(passed)
 
@@ -180,7 +185,7 @@ class EngineHandle(ABC):
     @property
     def is_alive(self) -> bool:
         """Whether a request added now would be computed, at once or soon."""
-        return self.state in ("starting", "running", "restarting")
+        return self.state in ("starting", "running", "stalled", "restarting")
 
     @property
     def stats(self) -> EngineStats:
@@ -226,7 +231,8 @@ class EngineHandle(ABC):
     def update_weights(self, path: str | Path, version: int, checksum: str | None = None) -> Future[str]:
         """Takes other weights between two tokens; running requests go on under them, recomputed.
 
-        The future holds the version in force, or CheckpointError: then the old weights stay.
+        The future holds the version in force, or CheckpointError: then the old weights stay. A process that replaces
+        a dead one loads them again, so the files must stay for as long as they are in force.
         """
         return self._call(lambda number: UpdateWeights(number, str(path), version, checksum))
 

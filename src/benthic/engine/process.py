@@ -75,7 +75,7 @@ class EngineProcess(EngineHandle):
         self._settled = threading.Event()
         self._closing = threading.Event()
         self._close_by = float("inf")
-        self._was_useful = False
+        self._was_useful = self._is_greeted = False
         self._thread = threading.Thread(target=self._supervise, name="benthic-supervisor", daemon=True)
 
     @property
@@ -123,7 +123,9 @@ class EngineProcess(EngineHandle):
             if self._child is not None:
                 self._child.send(Close())
         self._closing.set()
-        if not was_new and self._thread is not threading.current_thread():
+        if was_new:
+            self._end()
+        else:
             self._thread.join()
 
     def _send(self, command: Command) -> None:
@@ -161,15 +163,19 @@ class EngineProcess(EngineHandle):
             self._give_up(EngineError(f"the engine's supervisor ended: {type(error).__name__}: {error}"))
             raise
         finally:
-            with self._lock:
-                self._backlog.clear()
-                self._answers.fail(CLOSED)
-            self._settled.set()
-            self._answers.wake()
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing is owed any more, and nobody waits."""
+        with self._lock:
+            self._backlog.clear()
+            self._answers.fail(CLOSED)
+        self._settled.set()
+        self._answers.wake()
 
     def _live_one_life(self) -> bool:
         """Runs one child from start to burial; returns whether another one shall follow."""
-        self._was_useful = False
+        self._was_useful = self._is_greeted = False
         began = time.monotonic()
         try:
             child = ChildProcess(Start(spec=self._spec, weights=self._weights, is_paused=self._is_paused, dump_path=""))
@@ -177,10 +183,16 @@ class EngineProcess(EngineHandle):
             return self._mourn(f"could not be started: {error}", 0.0)
         with self._lock:
             self._child = child
-        cause = self._listen(child)
-        ending = child.bury()
-        with self._lock:
-            self._child = None
+        cause = ""
+        try:
+            cause = self._listen(child)
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            ending = child.bury()
+            with self._lock:
+                self._child = None
         return self._mourn(cause or ending, time.monotonic() - began)
 
     def _listen(self, child: ChildProcess) -> str:
@@ -192,7 +204,7 @@ class EngineProcess(EngineHandle):
             if child.busy_s() > stall_s + _STALL_GRACE_S:
                 logger.error("a step of the engine has stalled; its process is ended:\n%s", child.kill_stalled())
                 return f"was ended because a step ran for more than {stall_s:g} s; its state is in {child.dump_path}"
-            if self._closing.is_set() and (self._facts is None or time.monotonic() > self._close_by):
+            if self._closing.is_set() and (not self._is_greeted or time.monotonic() > self._close_by):
                 child.kill()
         return ""
 
@@ -222,6 +234,7 @@ class EngineProcess(EngineHandle):
     def _welcome(self, child: ChildProcess, facts: EngineFacts) -> None:
         with self._lock:
             self._facts = facts
+            self._is_greeted = True
             if not self._closing.is_set():
                 self._state = "running"
                 for request in self._backlog.values():

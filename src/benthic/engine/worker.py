@@ -52,6 +52,8 @@ class EngineWorker(EngineHandle):
             return "closed"
         if self._has_ended:
             return "failed"
+        if self._heartbeat.busy_s() > self._stall_timeout_s:
+            return "stalled"
         return "running" if self._thread.is_alive() else "new"
 
     def start(self) -> None:
