@@ -47,7 +47,7 @@ class PagedPasses:
         shape = geometry(model.config, page_size=page_size, max_draft_len=max_draft_len)
         ids = (num_rows + 2) * (shape.num_pages(max_len) + 1)
         capacity = CacheCapacity(num_pages=ids, num_windows=ids, num_rows=num_rows, max_len=max_len)
-        self.cache = CacheManager(shape, capacity, retention(policy, page_size=page_size))
+        self.cache = CacheManager(shape, capacity, retention(policy, page_size=page_size, interval=64 * page_size))
         self.pools = CachePools(shape, capacity, dtype=model.dtype, device=model.device)
         self._frequencies = {ratio: layer_frequencies(model.config, ratio) for ratio in (0, *shape.ratios)}
 
