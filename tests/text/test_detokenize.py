@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from benthic.errors import RequestError
 from benthic.text import Detokenizer, StopStrings, Tokenizer
+from benthic.text.tokenizer import END_THINK
 
 LETTERS = st.text(alphabet="ab你😀", max_size=30)
 STOPS = st.lists(st.text(alphabet="ab你😀", min_size=1, max_size=4), max_size=5)
@@ -85,6 +86,47 @@ def test_only_what_may_become_a_stop_string_is_held(text: str, stops: list[str])
             break
         held = text[len(shown) : end]
         assert held == "" or any(stop.startswith(held) for stop in stops)
+
+
+@given(text=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 60)))
+def test_the_stop_string_is_shown_where_that_is_asked_for_and_nothing_after_it(
+    tokenizer: Tokenizer, bytes_to_ids: list[int], text: str, stops: list[str], cuts: list[int]
+) -> None:
+    ids = [bytes_to_ids[byte] for byte in text.encode()]
+    detokenizer = Detokenizer(tokenizer, stops, include_stop=True)
+    shown = "".join(detokenizer.push(piece) for piece in cut(ids, cuts)) + detokenizer.flush()
+    expected, stop = first_stop(text, stops)
+    assert (shown, detokenizer.stopped) == (expected + (stop or ""), stop)
+
+
+@given(reasoning=LETTERS, answer=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 120)), is_whole=st.booleans())
+def test_stop_strings_sleep_while_the_model_reasons(
+    tokenizer: Tokenizer,
+    bytes_to_ids: list[int],
+    reasoning: str,
+    answer: str,
+    stops: list[str],
+    cuts: list[int],
+    is_whole: bool,
+) -> None:
+    # Half a character before the end of the reasoning must not reach into the answer either.
+    thought = reasoning.encode() if is_whole else reasoning.encode() + "😀".encode()[:2]
+    end = tokenizer.token_id(END_THINK)
+    ids = [bytes_to_ids[byte] for byte in thought] + [end] + [bytes_to_ids[byte] for byte in answer.encode()]
+    detokenizer = Detokenizer(tokenizer, stops, after_id=end)
+    shown = "".join(detokenizer.push(piece) for piece in cut(ids, cuts)) + detokenizer.flush()
+    expected, stop = first_stop(answer, stops)
+    assert (shown, detokenizer.stopped) == (thought.decode(errors="replace") + END_THINK + expected, stop)
+
+
+@given(reasoning=LETTERS, stops=STOPS, cuts=st.lists(st.integers(0, 120)))
+def test_a_reply_that_is_all_reasoning_meets_no_stop_string(
+    tokenizer: Tokenizer, bytes_to_ids: list[int], reasoning: str, stops: list[str], cuts: list[int]
+) -> None:
+    ids = [bytes_to_ids[byte] for byte in reasoning.encode()]
+    detokenizer = Detokenizer(tokenizer, stops, after_id=tokenizer.token_id(END_THINK))
+    assert "".join(detokenizer.push(piece) for piece in cut(ids, cuts)) + detokenizer.flush() == reasoning
+    assert detokenizer.stopped is None
 
 
 def test_a_stop_string_over_three_tokens_shows_nothing_of_itself(tokenizer: Tokenizer) -> None:
