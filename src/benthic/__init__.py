@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from benthic.engine.sampling import SamplingParams
-    from benthic.llm import LLM, RequestOutput
+    from benthic.llm import LLM, AsyncLLM, RequestOutput
     from benthic.models.checkpoint import load_model
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "RequestOutput", "SamplingParams", "load_model"]
+__all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "load_model"]
 
 _HOME = {
+    "AsyncLLM": "benthic.llm",
     "LLM": "benthic.llm",
     "RequestOutput": "benthic.llm",
     "SamplingParams": "benthic.engine.sampling",

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from benthic.cli.assemble import ModelChoice, open_local
-from benthic.cli.compiling import compilation_notice
 from benthic.cli.options import (
     BUNDLED,
     Device,
@@ -93,7 +92,7 @@ def _continue(
     params = SamplingParams(**{"max_tokens": _RAW_MAX_TOKENS, **chosen})
     where: dict[str, Any] = {"device": choice.device, "dtype": choice.dtype, "numerics": choice.numerics}
     # LLM itself refuses names it does not know.
-    with compilation_notice(), LLM(choice.model, **where, **asdict(engine)) as llm:
+    with LLM(choice.model, **where, **asdict(engine)) as llm:
         for text, output in zip(texts, llm.generate(list(texts), params), strict=True):
             answer = output.outputs[0]
             if answer.error is not None:

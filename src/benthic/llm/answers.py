@@ -1,0 +1,148 @@
+"""What comes of a prompt: the records that callers get, and the open answers that become them.
+
+Text is made here from token events, stop strings included; the engine knows tokens only.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from benthic.engine.request import (
+    Event,
+    Extras,
+    FinalOutput,
+    FinishReason,
+    Request,
+    RequestReport,
+    TokenEvent,
+    TokenLogprobs,
+)
+from benthic.text.detokenize import Detokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionOutput:
+    """One answer to a prompt."""
+
+    index: int
+    text: str
+    """Without the end token, and cut before a stop string unless `include_stop` was set."""
+    token_ids: list[int]
+    """All generated tokens, the stopping ones included."""
+    logprobs: list[float] | None
+    """Natural log-probability of each token, if asked for: of the raw distribution, before temperature and cuts."""
+    top_logprobs: list[dict[int, float]] | None
+    """At each position the most likely tokens, best first, as many as `SamplingParams.logprobs` asked for."""
+    finish_reason: FinishReason
+    """"stop": end token, stop token or stop string; "length": max_tokens or a full context; "error": see `error`."""
+    stop_reason: int | str | None
+    """The stop token or stop string that ended it."""
+    error: str | None
+    routes: Extras | None = field(default=None, compare=False)
+    """Expert ids of prompt and answer but its last token, uint16 [tokens, routed layers, experts a token], if asked."""
+    picks: Extras | None = field(default=None, compare=False)
+    """The indexer's entry numbers likewise, [tokens, CSA layers, picks a token], if asked for."""
+    report: RequestReport | None = field(default=None, compare=False)
+    """How this answer was served."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A prompt and its answers. Two are equal if they say the same; how they were served does not count."""
+
+    prompt: str | None
+    """The prompt, where it was given as text."""
+    prompt_token_ids: list[int]
+    cached_len: int = field(compare=False)
+    """Prompt tokens that were found in the cache instead of computed, by the first answer."""
+    outputs: list[CompletionOutput]
+    prompt_logprobs: list[float | None] | None = None
+    """Natural log-probability of each prompt token, None for the first, if `SamplingParams.prompt_logprobs` is set."""
+    prompt_top_logprobs: list[dict[int, float] | None] | None = None
+    """At each prompt position the most likely tokens, as many as asked for; None for the first."""
+    report: RequestReport | None = field(default=None, compare=False)
+    """How the first answer was served, which computed the prompt."""
+
+
+@dataclass(slots=True)
+class OpenAnswer:
+    """One request on its way: its text so far and, in the end, its final output."""
+
+    request: Request
+    index: int
+    detokenizer: Detokenizer | None
+    text: str = ""
+    final: FinalOutput | None = None
+
+    def take(self, event: Event) -> str:
+        """The text that an event adds: of a token, or what was held back at the end."""
+        if isinstance(event, TokenEvent):
+            piece = "" if self.detokenizer is None else self.detokenizer.push([event.token_id])
+        else:
+            self.final = event
+            piece = "" if self.detokenizer is None else self.detokenizer.flush()
+        self.text += piece
+        return piece
+
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that ended the text; the request can be ended."""
+        return None if self.detokenizer is None else self.detokenizer.stopped
+
+    @property
+    def finish_reason(self) -> FinishReason | None:
+        """Why it ended; None while it runs."""
+        if self.final is None:
+            return None
+        return "stop" if self.stop_string is not None else self.final.finish_reason
+
+    def output(self) -> CompletionOutput:
+        """The finished answer."""
+        final, reason = self.final, self.finish_reason
+        assert final is not None and reason is not None, f"request {self.request.request_id} has no final output"
+        chosen, top = _columns(final.logprobs)
+        return CompletionOutput(
+            index=self.index,
+            text=self.text,
+            token_ids=list(final.token_ids),
+            logprobs=chosen,
+            top_logprobs=top,
+            finish_reason=reason,
+            stop_reason=self.stop_string if self.stop_string is not None else final.stop_token_id,
+            error=final.error,
+            routes=None if final.extras is None else final.extras.routes,
+            picks=None if final.extras is None else final.extras.picks,
+            report=final.report,
+        )
+
+
+@dataclass(slots=True)
+class OpenPrompt:
+    """A prompt with its answers; `name` says which prompt it is."""
+
+    name: str
+    prompt: str | None
+    prompt_ids: list[int]
+    answers: list[OpenAnswer]
+
+    def output(self) -> RequestOutput:
+        """The finished prompt."""
+        first = self.answers[0].final
+        assert first is not None, f"{self.name} has no final output"
+        chosen, top = _columns(first.prompt_logprobs)
+        return RequestOutput(
+            prompt=self.prompt,
+            prompt_token_ids=self.prompt_ids,
+            cached_len=first.cached_len,
+            outputs=[answer.output() for answer in self.answers],
+            prompt_logprobs=None if chosen is None else [None, *chosen],
+            prompt_top_logprobs=None if top is None else [None, *top],
+            report=first.report,
+        )
+
+
+def _columns(
+    logprobs: Sequence[TokenLogprobs] | None,
+) -> tuple[list[float] | None, list[dict[int, float]] | None]:
+    if logprobs is None:
+        return None, None
+    return [entry.chosen for entry in logprobs], [dict(entry.top) for entry in logprobs]
