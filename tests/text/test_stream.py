@@ -323,6 +323,32 @@ def test_usage_is_one_event_of_its_own_or_none(
         assert chunks[-1]["choices"] == [] and chunks[-1]["usage"] == usage == stream.body()["usage"]
 
 
+@pytest.mark.parametrize("reply", ["answer", "call"])
+@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
+def test_usage_says_what_the_engine_said_last_of_the_cache_also_where_the_reply_ended_before_it(
+    tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any, reply: str
+) -> None:
+    stream = ReplyStream(ask(encoder, protocol, stream=True), tokenizer, reply_id="id")
+    events = stream.start()
+    for token_id in tokenizer.encode_markup(REPLIES[reply]):
+        events += stream.push(0, [token_id])
+    assert stream.is_finished(0) == (reply == "call")
+    events += stream.finish(0, "stop", 3)
+    assert stream.finish(0, "stop", 3) == []
+    stream.end()
+    usage = stream.body()["usage"]
+    names = {"chat": "prompt_cache_hit_tokens", "messages": "cache_read_input_tokens"}
+    cached = usage[names[protocol]] if protocol in names else usage["input_tokens_details"]["cached_tokens"]
+    assert cached == 3
+    if protocol == "chat":
+        assert stream.usage() == usage
+        return
+    said = [json.loads(event.data) for event in events]
+    [last] = [data for data in said if data["type"] in ("response.completed", "message_delta")]
+    assert last.get("response", last)["usage"] == usage
+    assert said.index(last) >= len(said) - 2
+
+
 @pytest.mark.parametrize("protocol", ["responses", "messages"])
 def test_usage_of_the_other_protocols_counts_every_token_once(
     tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any

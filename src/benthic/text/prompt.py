@@ -22,9 +22,10 @@ from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.text.conversation import Rendered
 from benthic.text.convert import RECIPE_MODEL, Converted, convert
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD, Protocol
+from benthic.text.sampling_fields import Wishes
 from benthic.text.settings import PromptSettings
 from benthic.text.split import Extras, Split, split
-from benthic.text.tokenizer import Tokenizer
+from benthic.text.tokenizer import END_THINK, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +43,15 @@ class Sampling:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     min_tokens: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    prompt_logprobs: int | None = None
+    reasoning_end_id: int | None = None
+    thinking_budget: int | None = None
+    """Reasoning tokens at most; only in a reply that begins with reasoning."""
+    return_routes: bool = False
 
 
 class Constraint(NamedTuple):
@@ -69,6 +79,7 @@ class Prompt:
     """Whether a stream ends with an event of its own for usage (chat only)."""
     num_samples: int
     sampling: Sampling
+    wishes: Wishes
     constraint: Constraint | None
     ignored: tuple[str, ...]
     """Unknown fields of the body, for a metric."""
@@ -131,6 +142,7 @@ class PromptEncoder:
             include_usage=parts.extras.include_usage,
             num_samples=parts.extras.num_samples,
             sampling=self._sampling(protocol, parts.extras, converted.request, len(token_ids)),
+            wishes=parts.extras.wishes,
             constraint=_constraint(converted.request),
             ignored=parts.ignored,
             request=converted.request,
@@ -149,7 +161,13 @@ class PromptEncoder:
         return convert(protocol, self._split(protocol, raw), self.settings.prompt_dialect).rendered
 
     def _split(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Split:
-        return split(protocol, raw, default_thinking=self.settings.default_thinking, is_strict=self._is_strict)
+        return split(
+            protocol,
+            raw,
+            vocab_size=self._tokenizer.vocab_size,
+            default_thinking=self.settings.default_thinking,
+            is_strict=self._is_strict,
+        )
 
     def _resolve_model(self, model: str | None) -> str:
         if model is None:
@@ -168,6 +186,7 @@ class PromptEncoder:
                 f"min_tokens is {extras.min_tokens}; it must be at most max_tokens, {max_tokens}", param="min_tokens"
             )
         self._tokenizer.check_ids(extras.stop_token_ids, param="stop_token_ids")
+        budget = extras.mode.budget if extras.mode.thinking else None
         return Sampling(
             max_tokens=max_tokens,
             temperature=_first(extras.temperature, self.settings.default_temperature, _exact(official.temperature)),
@@ -179,6 +198,14 @@ class PromptEncoder:
             stop_token_ids=extras.stop_token_ids,
             ignore_eos=extras.ignore_eos,
             min_tokens=extras.min_tokens,
+            frequency_penalty=extras.rules.frequency_penalty,
+            presence_penalty=extras.rules.presence_penalty,
+            repetition_penalty=extras.rules.repetition_penalty,
+            logit_bias=extras.rules.logit_bias,
+            prompt_logprobs=extras.wishes.prompt_logprobs,
+            reasoning_end_id=None if budget is None else self._tokenizer.token_id(END_THINK),
+            thinking_budget=budget,
+            return_routes=extras.wishes.return_routed_experts,
         )
 
     def _resolve_max_tokens(

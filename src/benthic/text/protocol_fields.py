@@ -2,10 +2,15 @@
 
 from typing import Any, Literal
 
+from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS
+
 Protocol = Literal["chat", "responses", "messages"]
 """`/v1/chat/completions`, `/v1/responses` (OpenAI) and `/v1/messages` (Anthropic)."""
 
-_SAMPLING = {"temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"}
+_SAMPLING = {
+    *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"),
+    *(*RULE_FIELDS, *WISH_FIELDS),
+}
 _SHARED = {"model", "stream", "tools", "tool_choice", "metadata", "user", "service_tier"}
 
 KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
@@ -39,17 +44,11 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
 """Fields beside those of `thinking.py` that are read, or that change nothing a reply could show."""
 
 UNBUILT_FIELDS: dict[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "logit_bias": ({},),
-    "prompt_logprobs": (False,),
     "use_beam_search": (False,),
     "bad_words": ([],),
     "allowed_token_ids": (),
     "truncate_prompt_tokens": (),
-    "include_stop_str_in_output": (False,),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),
@@ -63,6 +62,7 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
+    "include_stop_str_in_output": (False,),
     "audio": (),
     "prediction": (),
     "functions": ([],),

@@ -25,7 +25,7 @@ import deepseek_recipe as recipe
 from benthic.text.fields import describe_json_error
 from benthic.text.prompt import Prompt
 from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
-from benthic.text.wire import Payload, ToolCallWatch, correct_finish, is_last, says_nothing
+from benthic.text.wire import Payload, ToolCallWatch, correct_cached, correct_finish, is_last, says_nothing
 
 FinishReason = Literal["stop", "length"]
 """Why the engine ended a sequence: EOS or a stop token, or the limit of tokens."""
@@ -77,6 +77,8 @@ class ReplyParser:
         self._block = _ToolBlock(prompt.parsing)
         self._calls = ToolCallWatch()
         self._response: Any = None
+        self._held: list[Payload] = []
+        self._cached_len = 0
         self.created = int(time.time())
         """Unix time to report."""
         self._is_closed = False
@@ -99,6 +101,7 @@ class ReplyParser:
     def start(self, cached_len: int = 0) -> list[Payload]:
         """Open the reply; `cached_len` prompt tokens were not computed anew."""
         prompt_len = len(self._prompt.token_ids)
+        self._cached_len = cached_len
         self._response = _RESPONSES[self._prompt.protocol](
             self._reply_id, self._prompt.model, self.created, prompt_len, cached_len
         )
@@ -114,17 +117,25 @@ class ReplyParser:
             payloads += self._push_one(token_id, logprobs[position] if logprobs else None)
         return payloads
 
-    def finish(self, reason: FinishReason) -> list[Payload]:
-        """End the reply where the engine ended it; nothing if it has ended by itself."""
-        if self.is_finished:
-            return []
-        return self._flush_undecided() + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
+    def finish(self, reason: FinishReason, cached_len: int | None = None) -> list[Payload]:
+        """End the reply where the engine ended it; of one that has ended by itself, what was held.
+
+        `cached_len`: what the engine now says of the prompt, if it was not known at the start.
+        """
+        self._cached_len = self._cached_len if cached_len is None else cached_len
+        payloads = self._end(reason)
+        payloads, self._held = payloads + self._held, []
+        for payload in payloads:
+            correct_cached(self._prompt.protocol, payload.data, self._cached_len)
+        correct_cached("chat", {"usage": self.usage}, self._cached_len)
+        return payloads
 
     def body(self) -> dict[str, Any]:
         """The whole reply as the protocol's object, as an answer without stream has it."""
         assert self.is_finished, "a reply has a body once it is finished"
         body: dict[str, Any] = json.loads(self._response.to_json())
         correct_finish(self._prompt.protocol, body, self.tool_call_errors)
+        correct_cached(self._prompt.protocol, body, self._cached_len)
         return body
 
     def close(self) -> None:
@@ -153,7 +164,12 @@ class ReplyParser:
         ids = [token_id for token_id, _ in self._undecided]
         payloads = self._process(recipe.InferenceChunk.tokens(ids, self._entries()))
         self._undecided.clear()
-        return payloads + (self.finish("stop") if self._block.closes_with(text) else [])
+        return payloads + (self._end("stop") if self._block.closes_with(text) else [])
+
+    def _end(self, reason: FinishReason) -> list[Payload]:
+        if self.is_finished:
+            return []
+        return self._flush_undecided() + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
 
     def _entries(self) -> list[TokenLogprob] | None:
         asked = self._prompt.sampling.logprobs
@@ -185,7 +201,16 @@ class ReplyParser:
             return []
         payloads = [self._take(event) for event in self._processor.push(chunk)]
         self.is_finished = self._processor.finished
-        return [payload for payload in payloads if not says_nothing(self._prompt.protocol, payload.data)]
+        payloads = [payload for payload in payloads if not says_nothing(self._prompt.protocol, payload.data)]
+        return self._without_usage(payloads) if self.is_finished else payloads
+
+    def _without_usage(self, payloads: list[Payload]) -> list[Payload]:
+        """What may be said before the engine has said how much of the prompt was cached; holds the rest."""
+        if self._prompt.protocol == "chat":
+            return payloads
+        first = next((i for i, payload in enumerate(payloads) if is_last(self._prompt.protocol, payload.data)), None)
+        self._held += payloads[first:] if first is not None else []
+        return payloads[:first]
 
     def _take(self, event: Any) -> Payload:
         name = self._response.sse_event_name(event)

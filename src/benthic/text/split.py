@@ -32,6 +32,7 @@ from benthic.text.fields import (
     refuse,
 )
 from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol, is_neutral
+from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Rules, Wishes, read_rules, read_wishes
 from benthic.text.shapes import check_list_of_tools, check_shapes
 from benthic.text.thinking import Mode, take_mode, write_mode
 from benthic.text.tool_choice import check_tool_choice, is_forced, rewrite_tool_choice
@@ -58,6 +59,8 @@ class Extras:
     min_tokens: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
+    rules: Rules = Rules()
+    wishes: Wishes = Wishes()
     include_usage: bool = False
     must_call_tool: bool = False
     """Anthropic's tool choice `any`, which the recipe reads as auto."""
@@ -77,9 +80,14 @@ class Split(NamedTuple):
 
 
 def split(
-    protocol: Protocol, raw: bytes | str | Mapping[str, Any], *, default_thinking: bool = True, is_strict: bool = False
+    protocol: Protocol,
+    raw: bytes | str | Mapping[str, Any],
+    *,
+    vocab_size: int = MAX_UNSIGNED,
+    default_thinking: bool = True,
+    is_strict: bool = False,
 ) -> Split:
-    """Separate a request into what the recipe judges and what we keep.
+    """Separate a request into what the recipe judges and what we keep. Token ids in it are below `vocab_size`.
 
     Raises:
         RequestError: bad JSON, or a field with a bad value; `param` names it.
@@ -95,7 +103,7 @@ def split(
     check_list_of_tools(body.get("tools"))
     check_tool_choice(protocol, body)
     mode = _reconcile(protocol, body, mode)
-    extras = _take_extras(protocol, body, mode)
+    extras = _take_extras(protocol, body, mode, vocab_size)
     write_mode(body, protocol, extras.mode)
     return Split(body, extras, model, ignored)
 
@@ -132,7 +140,7 @@ def _reconcile(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Mode:
     return Mode(False, None, False)
 
 
-def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Extras:
+def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode, vocab_size: int) -> Extras:
     top_k = read_integer(body, "top_k", -1, MAX_UNSIGNED)
     extras = Extras(
         mode=mode,
@@ -146,12 +154,15 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Extras
         min_tokens=read_integer(body, "min_tokens", 0, MAX_UNSIGNED) or 0,
         ignore_eos=read_boolean(body, "ignore_eos") or False,
         stop_token_ids=read_integers(body, "stop_token_ids", 0, MAX_UNSIGNED),
+        rules=read_rules(body, vocab_size),
+        wishes=read_wishes(body),
         include_usage=_take_stream_options(protocol, body),
         must_call_tool=rewrite_tool_choice(protocol, body),
         is_prefill=_is_prefill(protocol, body),
         response_schema=_take_output_format(body) if protocol == "messages" else None,
     )
-    for name in ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"):
+    own = ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids")
+    for name in (*own, *RULE_FIELDS, *WISH_FIELDS):
         body.pop(name, None)
     _normalise(body)
     if protocol == "chat":

@@ -3,17 +3,18 @@
 `ReplyStream` carries one request, all its n samples, through the wire form of its protocol, streamed or not:
 
     stream = ReplyStream(prompt, tokenizer, reply_id="chatcmpl-1")
-    events = stream.start(cached_len)               # cached_len prompt tokens came from the cache
+    events = stream.start()
     events = stream.push(sample, ids, logprobs)     # as ids arrive; then look at stream.is_finished(sample)
-    events = stream.finish(sample, "stop")          # the engine's reason, "stop" or "length"
+    events = stream.finish(sample, "stop", cached_len)  # the engine's reason, "stop" or "length"; so many prompt
+                                                    # tokens came from the cache
     events = stream.end()                           # once all samples are finished: usage event, [DONE]
     events = stream.fail("message")                 # in place of the rest, when something breaks mid-stream
     body = stream.body()                            # the whole reply as one object, the answer without stream
     stream.close()                                  # in `finally`; any number of times
 
 `event.wire` is the text to send; without stream, drop the events. Where `is_finished(sample)` turns true before the
-engine has stopped (a stop string, the end of the tool calls), cancel the sequence; ids pushed later are ignored and
-`finish` then says nothing. EOS may be among the ids: it is counted and not shown.
+engine has stopped (a stop string, the end of the tool calls), cancel the sequence; ids pushed later are ignored, and
+`finish` then says what waited for `cached_len`. EOS may be among the ids: it is counted and not shown.
 
 `read_reply` reads a complete list of ids (evaluation, RL). Laws, each tested: a stream says what the plain reply says,
 for every way of cutting the ids; no character is cut; a call of a function that is not offered, or with arguments that
@@ -58,9 +59,9 @@ class ReplyStream:
         """Read ids of one sample; `logprobs` has one (logprob, alternatives) an id where they were asked for."""
         return self._events(self._parsers[sample].push(ids, logprobs))
 
-    def finish(self, sample: int, reason: FinishReason) -> list[Event]:
-        """End one sample as the engine did."""
-        return self._events(self._parsers[sample].finish(reason))
+    def finish(self, sample: int, reason: FinishReason, cached_len: int | None = None) -> list[Event]:
+        """End one sample as the engine did; `cached_len` prompt tokens were not computed (None: as at the start)."""
+        return self._events(self._parsers[sample].finish(reason, cached_len))
 
     def is_finished(self, sample: int) -> bool:
         """Whether nothing more will be said about a sample."""

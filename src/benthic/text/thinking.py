@@ -5,6 +5,8 @@
 - an effort (`reasoning_effort`, `reasoning.effort`, `output_config.effort`, `chat_template_kwargs.reasoning_effort`):
   "none" is off, any other is on.
 
+A budget of reasoning tokens is `thinking_budget` or `thinking.budget_tokens`; it means nothing where thinking is off.
+
 Switches that disagree are an error; a switch beats an effort; where nothing is said the checkpoint's default holds.
 Renderer and parser both take the mode from here, so a reply is always read as it was asked for.
 """
@@ -12,18 +14,23 @@ Renderer and parser both take the mode from here, so a reply is always read as i
 from typing import Any, NamedTuple
 
 from benthic.errors import RequestError
-from benthic.text.fields import Body, read_boolean, read_choice, read_object, refuse
+from benthic.text.fields import Body, read_boolean, read_choice, read_integer, read_object, refuse
 from benthic.text.protocol_fields import Protocol
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 
+MAX_BUDGET = 2**31 - 1
+
+
 class Mode(NamedTuple):
-    """`is_explicit` says that the request itself asked for this mode; `effort` is None where none was named."""
+    """`is_explicit` says that the request itself asked for this mode; `effort` and `budget`, in tokens, are None where
+    none was named."""
 
     thinking: bool
     effort: str | None
     is_explicit: bool
+    budget: int | None = None
 
 
 def take_mode(body: dict[str, Any], protocol: Protocol, default_thinking: bool) -> Mode:
@@ -32,13 +39,14 @@ def take_mode(body: dict[str, Any], protocol: Protocol, default_thinking: bool) 
     Raises:
         RequestError: a spelling has a wrong value, or two switches disagree.
     """
+    budget = _take_budget(body)
     switch = _take_switch(body)
     effort = _take_effort(body, protocol)
     if switch is not None:
-        return Mode(switch, None if effort == "none" or not switch else effort, True)
+        return Mode(switch, None if effort == "none" or not switch else effort, True, budget)
     if effort is not None:
-        return Mode(effort != "none", None if effort == "none" else effort, True)
-    return Mode(default_thinking, None, False)
+        return Mode(effort != "none", None if effort == "none" else effort, True, budget)
+    return Mode(default_thinking, None, False, budget)
 
 
 def write_mode(body: dict[str, Any], protocol: Protocol, mode: Mode) -> None:
@@ -54,6 +62,23 @@ def write_mode(body: dict[str, Any], protocol: Protocol, mode: Mode) -> None:
         body["reasoning_effort"] = mode.effort
     if mode.effort is not None and protocol == "messages":
         body["output_config"] = {"effort": mode.effort}
+
+
+def _take_budget(body: dict[str, Any]) -> int | None:
+    thinking = body.get("thinking")
+    inner = thinking.get("budget_tokens") if isinstance(thinking, dict) else None
+    said = {
+        "thinking_budget": read_integer(body, "thinking_budget", 0, MAX_BUDGET),
+        "thinking.budget_tokens": read_integer(
+            {"thinking.budget_tokens": inner}, "thinking.budget_tokens", 0, MAX_BUDGET
+        ),
+    }
+    body.pop("thinking_budget", None)
+    explicit = {name: value for name, value in said.items() if value is not None}
+    if len(set(explicit.values())) > 1:
+        spelled = ", ".join(f"{name} is {value}" for name, value in explicit.items())
+        raise RequestError(f"the thinking budgets disagree: {spelled}; set one of them", param="thinking_budget")
+    return next(iter(explicit.values()), None)
 
 
 def _take_switch(body: dict[str, Any]) -> bool | None:

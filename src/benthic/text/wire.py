@@ -71,6 +71,23 @@ def correct_finish(protocol: Protocol, data: dict[str, Any], errors: Sequence[tu
             place["stop_reason"] = "end_turn"
 
 
+def correct_cached(protocol: Protocol, data: dict[str, Any], cached_len: int) -> None:
+    """Says in a usage, if there is one, how many prompt tokens came from the cache; in place."""
+    usage = (data.get("response", data) if protocol == "responses" else data).get("usage")
+    if not usage:
+        return
+    if protocol == "chat":
+        usage["prompt_tokens_details"] = {"cached_tokens": cached_len}
+        usage["prompt_cache_hit_tokens"] = cached_len
+        usage["prompt_cache_miss_tokens"] = usage["prompt_tokens"] - cached_len
+    elif protocol == "responses":
+        usage["input_tokens_details"]["cached_tokens"] = cached_len
+    else:
+        prompt_len = usage["input_tokens"] + usage["cache_read_input_tokens"]
+        usage["input_tokens"] = prompt_len - cached_len
+        usage["cache_read_input_tokens"] = cached_len
+
+
 def is_last(protocol: Protocol, data: dict[str, Any]) -> bool:
     """Whether an event says why the reply ended."""
     if protocol == "chat":
