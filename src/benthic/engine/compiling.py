@@ -1,31 +1,29 @@
 """A word to whoever waits while CPU kernels are compiled, which happens on a machine's first start only."""
 
-from collections.abc import Callable
+import logging
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 from typing import Self
 
+from benthic.kernels.compiling import announced_compilation
+
 NOTICE = "compiling CPU kernels, once: up to half a minute ..."
+
+logger = logging.getLogger(__name__)
 
 
 class CompilationNotice(AbstractContextManager["CompilationNotice"]):
-    """Says NOTICE, once in its life, as soon as a kernel is compiled while it is entered; nothing where all come from
-    the cache. It may be entered again and again, by one thread at a time.
-
-    Args:
-        say: gets the text.
+    """Logs NOTICE, once in its life, as soon as a kernel is compiled while it is entered; not where all come from the
+    cache. A logger that nobody has set up writes it to stderr. Entered by one thread at a time, as often as wanted.
     """
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self) -> None:
         self._exits = ExitStack()
         self.has_spoken = False
 
     def __enter__(self) -> Self:
         if not self.has_spoken:
-            from numba.core import event
-
-            self._exits.enter_context(event.install_listener("numba:compile", _listener(self._speak)))
+            self._exits.enter_context(announced_compilation(self._speak))
         return self
 
     def __exit__(
@@ -36,17 +34,4 @@ class CompilationNotice(AbstractContextManager["CompilationNotice"]):
     def _speak(self) -> None:
         if not self.has_spoken:
             self.has_spoken = True
-            self._say(NOTICE)
-
-
-def _listener(speak: Callable[[], None]) -> object:
-    from numba.core import event
-
-    class Listener(event.Listener):  # type: ignore[misc]
-        def on_start(self, event: object) -> None:
-            speak()
-
-        def on_end(self, event: object) -> None:
-            pass
-
-    return Listener()
+            logger.warning(NOTICE)

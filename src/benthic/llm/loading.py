@@ -1,6 +1,5 @@
 """From what a constructor was given to a model with its tokenizer and engine."""
 
-import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +14,6 @@ from benthic.models.checkpoint.load import load_model, resolve
 from benthic.models.numerics import Policy
 from benthic.models.transformer import Transformer
 from benthic.text.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
@@ -45,7 +42,7 @@ def open_model(
     """
     config = engine_config(**engine)
     prepare_products(config.num_threads)
-    notice = CompilationNotice(logger.warning)
+    notice = CompilationNotice()
     with notice:
         if isinstance(model, Transformer):
             if (device, dtype, numerics) != (None, None, None):

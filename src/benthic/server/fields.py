@@ -4,7 +4,7 @@ The reading itself (types, ranges, the wording of refusals) is `text.fields`, wh
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from benthic.errors import RequestError
 from benthic.text.fields import (
@@ -16,6 +16,8 @@ from benthic.text.fields import (
     read_strings,
     refuse,
 )
+
+_T = TypeVar("_T")
 
 
 class Fields:
@@ -32,6 +34,11 @@ class Fields:
     def mark(self, names: Sequence[str]) -> None:
         """Count names as known without reading them here."""
         self._read.update(names)
+
+    def take(self, names: Sequence[str], read: Callable[[Mapping[str, Any]], _T]) -> _T:
+        """What `read` makes of the body; it reads these names."""
+        self._read.update(names)
+        return read(self._body)
 
     def raw(self, name: str) -> Any:
         """The value as sent; None when absent."""

@@ -1,11 +1,13 @@
 """The sampling fields of /v1/completions, read and checked at the door (chat bodies are read by `text.prompt`)."""
 
 import json
+from dataclasses import asdict
 from functools import partial
 
 from benthic.engine.sampling import SamplingParams
 from benthic.server.fields import Fields, refuse
 from benthic.text.protocol_fields import UNBUILT_FIELDS, is_neutral
+from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Wishes, read_rules, read_wishes
 
 MAX_STOP_STRINGS = 16
 MAX_TOKEN_LIMIT = (1 << 31) - 1
@@ -13,12 +15,13 @@ _SEED_LIMIT = (1 << 63) - 1
 
 
 def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, vocab_size: int) -> SamplingParams:
-    """Read temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, min_tokens and ignore_eos.
+    """Read temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, min_tokens, ignore_eos and the rules.
 
     Raises:
         RequestError: a field has the wrong type, is out of range, or asks for what the sampler does not do.
     """
     _refuse_unbuilt(fields)
+    rules = fields.take(RULE_FIELDS, partial(read_rules, vocab_size=vocab_size))
     return SamplingParams(
         max_tokens=max_tokens,
         temperature=fields.number("temperature", 0, 2, default=1.0),
@@ -28,10 +31,21 @@ def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, voca
         seed=fields.integer("seed", -_SEED_LIMIT - 1, _SEED_LIMIT),
         logprobs=logprobs,
         stop=fields.strings("stop", MAX_STOP_STRINGS),
+        include_stop=fields.boolean("include_stop_str_in_output"),
         stop_token_ids=fields.integers("stop_token_ids", 0, vocab_size - 1),
         ignore_eos=fields.boolean("ignore_eos"),
         min_tokens=fields.integer("min_tokens", 0, max_tokens) or 0,
+        **asdict(rules),
     )
+
+
+def read_extras(fields: Fields) -> Wishes:
+    """Read priority, cache_salt, prompt_logprobs and the `return_` fields.
+
+    Raises:
+        RequestError: a field has the wrong type or is out of range.
+    """
+    return fields.take(WISH_FIELDS, read_wishes)
 
 
 def read_include_usage(fields: Fields, *, stream: bool) -> bool:

@@ -80,13 +80,14 @@ class TextChoice:
         self._wants_logprobs = params.logprobs is not None
         self._prompt = prompt
         self._scores = scores
+        self._shows_ids = shows_ids
         self._returns_ids = returns_ids
         self._offset = 0
         # Ending tokens show no text: EOS while it still ends the answer, and the request's own.
         skip = set(params.stop_token_ids)
         if not params.ignore_eos:
             skip.add(tokenizer.eos_token_id)
-        self._text = Detokenizer(tokenizer, params.stop, skip)
+        self._text = Detokenizer(tokenizer, params.stop, skip, include_stop=params.include_stop)
         self.num_tokens = 0
         """Tokens generated, an ending token and the tokens of a stop string included."""
 
