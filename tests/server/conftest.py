@@ -11,13 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 import benthic
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
 from benthic.engine.messages import EngineFacts, PauseMode
-from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
+from benthic.engine.request import (
+    Event,
+    FinalOutput,
+    FinishReason,
+    Request,
+    RequestReport,
+    RowExtras,
+    TokenEvent,
+    TokenLogprobs,
+)
 from benthic.engine.stats import EngineStats
 from benthic.engine.worker import EngineWorker
 from benthic.errors import CheckpointError
@@ -48,6 +58,7 @@ class ScriptedEngine:
         self.failing = False
         self.pause_mode: PauseMode | None = None
         self.version = 0
+        self.cached_len = 0
         self._live: dict[str, tuple[Request, Iterator[tuple[int, int]]]] = {}
 
     def add(self, request: Request) -> None:
@@ -123,21 +134,27 @@ class ScriptedEngine:
 
     def _final(self, request_id: str, ids: tuple[int, ...], reason: FinishReason, error: str | None) -> FinalOutput:
         request = self._live[request_id][0]
-        num_scored = 0 if request.params.prompt_logprobs is None else len(request.prompt_ids) - 1
+        prompt_len = len(request.prompt_ids)
+        num_scored = 0 if request.params.prompt_logprobs is None else prompt_len - 1
+        routes = np.arange((prompt_len + len(ids) - 1) * 2, dtype=np.uint16).reshape(-1, 1, 2)
         return FinalOutput(
             request_id=request_id,
             token_ids=ids,
             logprobs=None,
             finish_reason=reason,
             error=error,
-            prompt_len=len(request.prompt_ids),
+            prompt_len=prompt_len,
+            cached_len=self.cached_len,
             prompt_logprobs=(TokenLogprobs(-0.5, ()),) * num_scored,
+            report=RequestReport(prompt_len=prompt_len, usable_match=self.cached_len, weight_versions=(self.version,)),
+            extras=RowExtras(routes, None) if request.params.return_routes else None,
         )
 
 
 def build(engine: Engine | ScriptedEngine, config: ServerConfig) -> Service:
     """A service over an engine in a thread."""
-    facts = EngineFacts(engine.max_model_len, Tokenizer(TINY).vocab_size, EngineConfig(), str(TINY))
+    kept = EngineConfig(keep_routes=isinstance(engine, ScriptedEngine))
+    facts = EngineFacts(engine.max_model_len, Tokenizer(TINY).vocab_size, kept, str(TINY))
     return build_service(EngineWorker(engine), facts, TINY, name="tiny", config=config)
 
 

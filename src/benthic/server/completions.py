@@ -16,13 +16,15 @@ from benthic.errors import RequestError
 from benthic.server.body import read_object
 from benthic.server.channel import Generation
 from benthic.server.errors import ApiError
+from benthic.server.extras import choice_extras, prompt_extras, reports_json
 from benthic.server.fields import Fields, check_token_ids, refuse
-from benthic.server.sampling import MAX_TOKEN_LIMIT, read_include_usage, read_sampling
+from benthic.server.sampling import MAX_TOKEN_LIMIT, read_extras, read_include_usage, read_sampling
 from benthic.server.service import Service, new_id
 from benthic.server.streams import DONE, KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.text_choice import Piece, TextChoice
 from benthic.server.usage import Usage
 from benthic.text.protocol_fields import is_neutral
+from benthic.text.sampling_fields import Wishes
 
 DEFAULT_MAX_TOKENS = 16
 MAX_LOGPROBS = 20
@@ -37,10 +39,10 @@ class CompletionRequest:
     n: int
     echo: bool
     generates: bool
-    """False when nothing but the echoed prompt is asked for (max_tokens 0)."""
+    """False when nothing but the echoed prompt is asked for (max_tokens 0), which the engine has scored before."""
     stream: bool
     include_usage: bool
-    return_token_ids: bool
+    wishes: Wishes
     params: tuple[SamplingParams, ...]
     """One a prompt: what is left of the context may bound max_tokens."""
 
@@ -84,17 +86,21 @@ def parse(service: Service, fields: Fields) -> CompletionRequest:
     stream = fields.boolean("stream")
     echo = fields.boolean("echo")
     max_tokens = fields.integer("max_tokens", 0, MAX_TOKEN_LIMIT)
-    if max_tokens == 0 and not echo:
-        refuse("max_tokens", max_tokens, "at least 1, or 0 together with echo, which only scores the prompt")
-    params = _read_params(service, fields, prompts, max_tokens)
+    wishes = read_extras(fields)
+    service.check_wishes(wishes)
+    if max_tokens == 0 and not echo and wishes.prompt_logprobs is None:
+        refuse("max_tokens", max_tokens, "at least 1, or 0 together with echo or prompt_logprobs to score the prompt")
+    if max_tokens == 0 and n > 1 and wishes.prompt_logprobs is not None:
+        refuse("n", n, "1 where max_tokens is 0 and the prompt is scored")
+    params = _read_params(service, fields, prompts, max_tokens, wishes)
     asked = CompletionRequest(
         prompts=prompts,
         n=n,
         echo=echo,
-        generates=max_tokens != 0,
+        generates=max_tokens != 0 or wishes.prompt_logprobs is not None,
         stream=stream,
         include_usage=read_include_usage(fields, stream=stream),
-        return_token_ids=fields.boolean("return_token_ids"),
+        wishes=wishes,
         params=params,
     )
     service.count_unknown(fields)
@@ -102,7 +108,7 @@ def parse(service: Service, fields: Fields) -> CompletionRequest:
 
 
 def _read_params(
-    service: Service, fields: Fields, prompts: tuple[tuple[int, ...], ...], max_tokens: int | None
+    service: Service, fields: Fields, prompts: tuple[tuple[int, ...], ...], max_tokens: int | None, wishes: Wishes
 ) -> tuple[SamplingParams, ...]:
     room = [service.room(len(ids), max_tokens) for ids in prompts]
     params = read_sampling(
@@ -111,7 +117,10 @@ def _read_params(
         logprobs=fields.integer("logprobs", 0, MAX_LOGPROBS),
         vocab_size=service.tokenizer.vocab_size,
     )
-    return tuple(replace(params, max_tokens=max(min(params.max_tokens or left, left), 1)) for left in room)
+    params = replace(params, prompt_logprobs=wishes.prompt_logprobs, return_routes=wishes.return_routed_experts)
+    least = 0 if max_tokens == 0 and wishes.prompt_logprobs is not None else 1
+    most = params.max_tokens if least == 1 else 0
+    return tuple(replace(params, max_tokens=max(min(left if most is None else most, left), least)) for left in room)
 
 
 def _read_prompts(service: Service, fields: Fields) -> tuple[tuple[int, ...], ...]:
@@ -147,16 +156,6 @@ def _prompt_ids(service: Service, prompt: Any, kind: Any, place: str) -> tuple[i
     return tuple(ids)
 
 
-def _choice_json(index: int, piece: Piece, *, with_ids: bool) -> dict[str, Any]:
-    choice = {
-        "index": index,
-        "text": piece.text,
-        "logprobs": piece.logprobs_json(),
-        "finish_reason": piece.finish_reason,
-    }
-    return {**choice, "token_ids": list(piece.token_ids)} if with_ids else choice
-
-
 def _failure(error: ApiError) -> str:
     return to_frame(error.body())
 
@@ -164,7 +163,7 @@ def _failure(error: ApiError) -> str:
 async def _score_prompts(service: Service, asked: CompletionRequest) -> list[list[TokenLogprobs | None]]:
     num_alternatives = asked.params[0].logprobs
     assert num_alternatives is not None
-    return [await service.score(ids, num_alternatives) for ids in asked.prompts]
+    return [await service.score(ids, num_alternatives, asked.wishes) for ids in asked.prompts]
 
 
 class _Answer:
@@ -186,11 +185,12 @@ class _Answer:
                 asked.params[p],
                 prompt=ids if asked.echo else (),
                 scores=scores[p],
-                returns_ids=asked.return_token_ids,
+                returns_ids=asked.wishes.return_token_ids,
             )
             for p, ids in enumerate(asked.prompts)
             for _ in range(asked.n)
         ]
+        self._finals: dict[int, FinalOutput] = {}
         self._generation: Generation = service.channel.open(self._requests())
         service.metrics.prompt_tokens.inc(self._usage.prompt_tokens)
 
@@ -202,8 +202,10 @@ class _Answer:
         """The stream's frames."""
         async for pieces in self._pieces():
             yield "".join(to_frame(self._chunk(index, piece)) for index, piece in pieces) or KEEP_ALIVE
-        if self._asked.include_usage:
-            yield to_frame({**self._base, "choices": [], "usage": self._usage.to_json()})
+        last = {"usage": self._usage.to_json()} if self._asked.include_usage else {}
+        last |= self._reports()
+        if last:
+            yield to_frame({**self._base, "choices": [], **last})
         yield DONE
 
     async def whole(self) -> dict[str, Any]:
@@ -213,7 +215,7 @@ class _Answer:
             for index, piece in pieces:
                 parts[index].append(piece)
         choices = [self._choice_json(index, Piece.join(pieces)) for index, pieces in enumerate(parts)]
-        return {**self._base, "choices": choices, "usage": self._usage.to_json()}
+        return {**self._base, "choices": choices, "usage": self._usage.to_json(), **self._reports()}
 
     async def _pieces(self) -> AsyncIterator[list[tuple[int, Piece]]]:
         """The pieces of all choices as they come; an empty list after a long silence."""
@@ -236,13 +238,31 @@ class _Answer:
             if event.report is not None:
                 self._usage.drafted_tokens += event.report.drafted
                 self._usage.accepted_tokens += event.report.accepted
+            self._finals[index] = event
             self._count_cached(index, event)
         elif choice.is_stopped:
             self._generation.stop(index)
         return piece
 
     def _choice_json(self, index: int, piece: Piece) -> dict[str, Any]:
-        return _choice_json(index, piece, with_ids=self._asked.return_token_ids)
+        asked = self._asked
+        choice = {
+            "index": index,
+            "text": piece.text,
+            "logprobs": piece.logprobs_json(),
+            "finish_reason": piece.finish_reason,
+        }
+        final = self._finals.get(index)
+        if final is not None and piece.finish_reason is not None:
+            choice |= choice_extras(asked.wishes, final)
+            if index % asked.n == 0:
+                choice |= prompt_extras(asked.wishes, self._service.tokenizer, asked.prompts[index // asked.n], final)
+        return {**choice, "token_ids": list(piece.token_ids)} if asked.wishes.return_token_ids else choice
+
+    def _reports(self) -> dict[str, Any]:
+        if not self._asked.wishes.return_report:
+            return {}
+        return {"benthic": reports_json([self._finals[index] for index in sorted(self._finals)])}
 
     def _chunk(self, index: int, piece: Piece) -> dict[str, Any]:
         chunk = {**self._base, "choices": [self._choice_json(index, piece)]}
@@ -254,7 +274,7 @@ class _Answer:
             self._service.metrics.cached_tokens.inc(final.cached_len)
 
     def _requests(self) -> list[Request]:
-        n = self._asked.n
+        n, wishes = self._asked.n, self._asked.wishes
         if not self._asked.generates:
             return []
         return [
@@ -262,6 +282,9 @@ class _Answer:
                 request_id=f"{self._base['id']}-{p * n + i}",
                 prompt_ids=ids,
                 params=choice_params(self._asked.params[p], i),
+                priority=wishes.priority,
+                cache_salt=wishes.cache_salt,
+                fork_of=f"{self._base['id']}-{p * n}" if i else None,
             )
             for p, ids in enumerate(self._asked.prompts)
             for i in range(n)

@@ -17,11 +17,14 @@ from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import BenthicError
 from benthic.server.body import read_object
 from benthic.server.errors import ApiError
+from benthic.server.extras import choice_extras, prompt_extras, reports_json
+from benthic.server.fields import refuse
 from benthic.server.service import Service, new_id
-from benthic.server.streams import KEEP_ALIVE, EventStream, unless_disconnected
+from benthic.server.streams import KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.text_choice import check_finished
 from benthic.text.prompt import Prompt
 from benthic.text.protocol_fields import Protocol
+from benthic.text.sampling_fields import WISH_FIELDS
 from benthic.text.stream import ReplyStream
 from benthic.text.wire import Event as WireEvent
 
@@ -49,6 +52,7 @@ async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, A
         ApiError: the server is full or shutting down.
     """
     prompt = await asyncio.to_thread(service.prompts.encode, protocol, body)
+    _check_wishes(service, prompt)
     service.metrics.unknown_fields.inc(len(prompt.ignored))
     return Answer(service, prompt)
 
@@ -61,6 +65,7 @@ class Answer:
         self._prompt = prompt
         reply_id = new_id(_ID_PREFIX[prompt.protocol])
         self._reply = ReplyStream(prompt, service.tokenizer, reply_id=reply_id)
+        self._finals: dict[int, FinalOutput] = {}
         try:
             self._generation = service.channel.open(_requests(prompt, reply_id))
         except BenthicError:
@@ -90,24 +95,54 @@ class Answer:
             wire = "".join(_wire(self._push(index, event)) for index, event in events)
             if wire or not events:
                 yield wire or KEEP_ALIVE
+        if self._prompt.wishes.wants_extras and self._prompt.protocol == "chat":
+            yield to_frame(self._with_extras({**self._reply.chat_head(), "choices": self._empty_choices()}))
         yield _wire(self._reply.end())
 
     async def whole(self) -> dict[str, Any]:
         """The reply as one JSON object."""
         async for _ in self.frames():
             pass
-        return self._reply.body()
+        return self._with_extras(self._reply.body())
+
+    def _empty_choices(self) -> list[dict[str, Any]]:
+        """What the last chunk of a stream hangs its extras on."""
+        return [{"index": index, "delta": {}, "finish_reason": None} for index in sorted(self._finals)]
+
+    def _with_extras(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The object with what was asked for beside the text; where there are no choices, all at the top."""
+        wishes, finals = self._prompt.wishes, self._finals
+        if not wishes.wants_extras:
+            return body
+        body |= prompt_extras(wishes, self._service.tokenizer, self._prompt.token_ids, finals[0])
+        for choice in body["choices"] if self._prompt.protocol == "chat" else [body]:
+            choice |= choice_extras(wishes, finals[choice.get("index", 0)])
+        if wishes.return_report:
+            body["benthic"] = reports_json([finals[index] for index in sorted(finals)])
+        return body
 
     def _push(self, index: int, event: Event) -> list[WireEvent]:
         if isinstance(event, FinalOutput):
             check_finished(event)
-            return self._reply.finish(index, "length" if event.finish_reason == "length" else "stop")
+            self._finals[index] = event
+            if index == 0:
+                self._service.metrics.cached_tokens.inc(event.cached_len)
+            cached_len = self._finals[0].cached_len if 0 in self._finals else None
+            return self._reply.finish(index, "length" if event.finish_reason == "length" else "stop", cached_len)
         if self._reply.is_finished(index):
             return []
         events = self._reply.push(index, (event.token_id,), _logprobs(event))
         if self._reply.is_finished(index):
             self._generation.stop(index)
         return events
+
+
+def _check_wishes(service: Service, prompt: Prompt) -> None:
+    wishes = prompt.wishes
+    service.check_wishes(wishes)
+    if prompt.is_stream and wishes.wants_extras and prompt.protocol != "chat":
+        name = next(name for name in WISH_FIELDS[2:] if getattr(wishes, name) not in (None, False))
+        refuse(name, getattr(wishes, name), f"absent in a stream of {prompt.protocol}, which has no place for it")
 
 
 def _wire(events: list[WireEvent]) -> str:
@@ -123,6 +158,13 @@ def _requests(prompt: Prompt, reply_id: str) -> list[Request]:
     params = SamplingParams(**asdict(prompt.sampling), n=prompt.num_samples)
     ids = tuple(prompt.token_ids)
     return [
-        Request(request_id=f"{reply_id}-{sample}", prompt_ids=ids, params=choice_params(params, sample))
+        Request(
+            request_id=f"{reply_id}-{sample}",
+            prompt_ids=ids,
+            params=choice_params(params, sample),
+            priority=prompt.wishes.priority,
+            cache_salt=prompt.wishes.cache_salt,
+            fork_of=f"{reply_id}-0" if sample else None,
+        )
         for sample in range(prompt.num_samples)
     ]

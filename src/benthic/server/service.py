@@ -15,6 +15,7 @@ from benthic.server.fields import Fields
 from benthic.server.metrics import Metrics
 from benthic.server.text_choice import check_finished
 from benthic.text.prompt import PromptEncoder
+from benthic.text.sampling_fields import Wishes
 from benthic.text.tokenizer import Tokenizer
 
 
@@ -82,14 +83,36 @@ class Service:
             )
         return left
 
-    async def score(self, ids: Sequence[int], num_alternatives: int) -> list[TokenLogprobs | None]:
+    def check_wishes(self, wishes: Wishes) -> None:
+        """Refuse what this engine does not keep.
+
+        Raises:
+            RequestError: routes are asked for and not kept.
+        """
+        if wishes.return_routed_experts and not self.facts.config.keep_routes:
+            raise RequestError(
+                "return_routed_experts is true; it must be false or absent: this engine keeps no routes "
+                "(start it with --engine.keep_routes true)",
+                param="return_routed_experts",
+            )
+
+    async def score(
+        self, ids: Sequence[int], num_alternatives: int, wishes: Wishes | None = None
+    ) -> list[TokenLogprobs | None]:
         """Log-probabilities of given ids with so many alternatives; None for the first id, which nothing precedes.
 
         Raises:
             ApiError: the engine is full, or failed.
         """
         params = SamplingParams(max_tokens=0, prompt_logprobs=num_alternatives)
-        request = Request(request_id=new_id("score"), prompt_ids=tuple(ids), params=params)
+        wishes = wishes or Wishes()
+        request = Request(
+            request_id=new_id("score"),
+            prompt_ids=tuple(ids),
+            params=params,
+            priority=wishes.priority,
+            cache_salt=wishes.cache_salt,
+        )
         generation = self.channel.open([request])
         try:
             while not generation.is_done:

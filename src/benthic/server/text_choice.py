@@ -80,7 +80,6 @@ class TextChoice:
         self._wants_logprobs = params.logprobs is not None
         self._prompt = prompt
         self._scores = scores
-        self._shows_ids = shows_ids
         self._returns_ids = returns_ids
         self._offset = 0
         # Ending tokens show no text: EOS while it still ends the answer, and the request's own.

@@ -76,7 +76,7 @@ class ReplyStream:
         if self._prompt.protocol != "chat":
             return []
         usage = {"choices": [], "usage": self.usage()}
-        head = self._chat_head() | usage
+        head = self.chat_head() | usage
         return ([to_event(Payload(None, head))] if self._prompt.include_usage else []) + [Event(None, "[DONE]")]
 
     def fail(self, message: str, *, error_type: str = "server_error", code: str | None = None) -> list[Event]:
@@ -113,7 +113,8 @@ class ReplyStream:
             payloads = [Payload(name, {**data, "usage": None}) for name, data in payloads]
         return [to_event(payload) for payload in payloads]
 
-    def _chat_head(self) -> dict[str, Any]:
+    def chat_head(self) -> dict[str, Any]:
+        """What every chunk of a chat stream begins with."""
         return {
             "id": self._reply_id,
             "object": "chat.completion.chunk",
