@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from benthic.models.checkpoint import load_model
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "RequestOutput", "SamplingParams", "load_model"]
+__all__ = ["AsyncLLM", "LLM", "RequestOutput", "SamplingParams", "load_model"]
 
 _HOME = {
     "AsyncLLM": "benthic.llm",

@@ -4,4 +4,4 @@ from benthic.llm.answers import CompletionOutput, RequestOutput
 from benthic.llm.async_llm import AsyncLLM, CompletionDelta
 from benthic.llm.llm import LLM
 
-__all__ = ["LLM", "AsyncLLM", "CompletionDelta", "CompletionOutput", "RequestOutput"]
+__all__ = ["AsyncLLM", "CompletionDelta", "CompletionOutput", "LLM", "RequestOutput"]
