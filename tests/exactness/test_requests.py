@@ -4,62 +4,18 @@ Lengths run past the window, both compression ratios and the indexer's top-k, so
 """
 
 import random
-from collections.abc import Iterable
 
 import pytest
 import torch
 
+from benthic.cache.geometry import CacheCapacity
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
-from benthic.engine.request import FinalOutput, Request
+from benthic.engine.request import Request
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import packed_logprobs
-from benthic.errors import ConfigError
 from benthic.models.transformer import Transformer
-
-
-def random_requests(rng: random.Random, count: int, longest: int = 400) -> list[Request]:
-    lengths = [1, 2, 3, 63, 64, 65, 127, 128, 129, 200, 300, longest]
-    return [
-        Request(
-            request_id=f"r{i}",
-            prompt_ids=tuple(rng.randrange(2, 512) for _ in range(rng.choice(lengths))),
-            params=SamplingParams(
-                max_tokens=rng.choice([1, 2, 9, 40]),
-                temperature=rng.choice([0.0, 0.7, 1.0]),
-                top_p=rng.choice([1.0, 0.9]),
-                top_k=rng.choice([0, 20]),
-                seed=rng.randrange(1000),
-                logprobs=rng.choice([0, 3]),
-                ignore_eos=True,
-            ),
-        )
-        for i in range(count)
-    ]
-
-
-def run(
-    engine: Engine, requests: Iterable[Request], rng: random.Random | None = None, chance: float = 1.0
-) -> dict[str, FinalOutput]:
-    """Feeds the requests, each step one with that chance, and collects the final outputs."""
-    todo, finals = list(requests), {}
-    while todo or engine.has_work():
-        if todo and (rng is None or rng.random() < chance):
-            engine.add(todo.pop(0))
-        for event in engine.step():
-            if isinstance(event, FinalOutput):
-                assert event.request_id not in finals, "two final outputs"
-                finals[event.request_id] = event
-    return finals
-
-
-def alone(model: Transformer, requests: Iterable[Request]) -> dict[str, FinalOutput]:
-    finals: dict[str, FinalOutput] = {}
-    engine = Engine(model, EngineConfig(max_num_seqs=1))
-    for request in requests:
-        finals |= run(engine, [request])
-    return finals
-
+from tests.exactness.serving import alone, answers, random_requests, run
 
 SCHEDULES = {
     "wide": EngineConfig(max_num_seqs=16, max_batched_tokens=2048, debug_checks=True),
@@ -77,7 +33,7 @@ def test_any_batch_order_chunking_and_arrival_gives_the_bits_of_the_request_alon
     is_slow = name == "one token a pass"
     requests = random_requests(rng, 3 if is_slow else 7, longest=150 if is_slow else 400)
     together = run(Engine(small_model, SCHEDULES[name]), requests, rng, chance=0.4)
-    assert together == alone(small_model, requests)
+    assert answers(together) == alone(small_model, requests)
 
 
 def test_retracted_requests_go_on_with_the_same_bits(small_model: Transformer) -> None:
@@ -90,26 +46,13 @@ def test_retracted_requests_go_on_with_the_same_bits(small_model: Transformer) -
         )
         for i in range(4)
     ]
-    # Room for one context of 1024 tokens and a block for each request: four of 512 tokens and not one token more.
-    engine = Engine(small_model, scarce_config(small_model))
+    # Pages for one context of 1024 tokens and a half: not for four of 520.
+    config = EngineConfig(max_num_seqs=4, admission_headroom=0, prefix_cache=False, debug_checks=True)
+    engine = Engine(small_model, config, capacity=CacheCapacity(num_pages=16, num_windows=24, num_rows=4, max_len=1024))
     together = run(engine, requests)
     assert engine.stats().num_retractions > 0
-    assert together == alone(small_model, requests)
+    assert answers(together) == alone(small_model, requests)
     assert engine.stats().used_pages == 0
-
-
-def scarce_config(model: Transformer) -> EngineConfig:
-    """The smallest cache that the engine accepts."""
-    for cache_bytes in range(1 << 20, 1 << 26, 1 << 15):
-        config = EngineConfig(
-            max_num_seqs=4, max_model_len=1024, cache_bytes=cache_bytes, admission_headroom=0, debug_checks=True
-        )
-        try:
-            Engine(model, config)
-        except ConfigError:
-            continue
-        return config
-    raise AssertionError("no cache is large enough")
 
 
 def test_scores_of_whole_sequences_equal_the_engines_logprobs(small_model: Transformer) -> None:
@@ -126,7 +69,7 @@ def test_identical_prompts_at_once_get_identical_answers(small_model: Transforme
     [one] = random_requests(random.Random(8), 1)
     requests = [Request(request_id=str(i), prompt_ids=one.prompt_ids, params=one.params) for i in range(8)]
     finals = run(Engine(small_model), requests)
-    assert len({(final.token_ids, final.logprobs) for final in finals.values()}) == 1
+    assert len(set(answers(finals).values())) == 1
 
 
 def test_a_neighbour_with_nan_logits_fails_alone_and_leaves_nothing_behind(own_model: Transformer) -> None:
@@ -136,7 +79,7 @@ def test_a_neighbour_with_nan_logits_fails_alone_and_leaves_nothing_behind(own_m
     poison = 7
     with torch.no_grad():
         own_model.embed.weight[poison] = float("nan")
-    healthy = [r for r in healthy if poison not in r.prompt_ids and poison not in expected[r.request_id].token_ids]
+    healthy = [r for r in healthy if poison not in r.prompt_ids and poison not in expected[r.request_id][0]]
     assert len(healthy) >= 2
     sick = [
         Request(request_id=f"sick{i}", prompt_ids=(5, poison, 9) * 60, params=SamplingParams(max_tokens=4))
@@ -148,7 +91,7 @@ def test_a_neighbour_with_nan_logits_fails_alone_and_leaves_nothing_behind(own_m
         assert finals[request.request_id].finish_reason == "error"
         assert "not finite" in (finals[request.request_id].error or "")
     for request in healthy:
-        assert finals[request.request_id] == expected[request.request_id]
+        assert answers(finals)[request.request_id] == expected[request.request_id]
 
 
 def test_a_changed_thread_count_is_put_right_before_the_next_pass(small_model: Transformer) -> None:
@@ -157,4 +100,4 @@ def test_a_changed_thread_count_is_put_right_before_the_next_pass(small_model: T
     torch.set_num_threads(2)
     finals = run(engine, requests)
     assert torch.get_num_threads() == 1
-    assert finals == alone(small_model, requests)
+    assert answers(finals) == alone(small_model, requests)

@@ -1,56 +1,146 @@
-"""From a plan to the device tensors of one pass."""
+"""From a plan to the index arrays of one pass. All of it is work on the host, proportional to the pass's rows."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from benthic.cache.block_manager import CacheManager
-from benthic.cache.buffers import CacheBuffers
-from benthic.cache.serving_context import ServingContext
-from benthic.engine.plan import StepPlan
-from benthic.engine.sequence import Sequence
-from benthic.models.config import ModelConfig
-from benthic.models.context import Rows
-from benthic.models.rows import build_rows
+from benthic.engine.host_copy import to_device
+from benthic.engine.logits_rules import SampledRow
+from benthic.engine.plan import ScheduledChunk, StepPlan
+from benthic.engine.speculate import verify_layout
+from benthic.models.context import Chunk, Rows
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedRows:
+    """Rows whose token the host does not know yet: `rows` int64 [n] take it from `request_rows` int64 [n]."""
+
+    rows: Tensor
+    request_rows: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SampledRows:
+    """The N rows that a token is drawn from, those of S chunks one after the other; tensors are on the device.
+
+    `row_index` int64 [max(N, min_rows)]: their rows, the first repeated at the end so that products are exact.
+    `request_rows` int64 [S]. `places`, `drafts`: see `speculate.VerifyLayout`.
+    """
+
+    chunks: tuple[ScheduledChunk, ...]
+    rows: tuple[SampledRow, ...]
+    row_index: Tensor
+    request_rows: Tensor
+    places: Tensor
+    drafts: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One pass on the device.
+    """One pass. `next_ids` int64 [R]: the token after each row where the host knows it, else 0."""
 
-    `sampled_rows` int64 [max(S, min_rows)] names the row whose hidden state gives each next token; places from S on
-    repeat the first, so that the head's product is high enough to be exact. Empty where nobody samples.
-    `sequences`: the S sequences that sample, in the plan's order.
-    """
-
+    plan: StepPlan
     rows: Rows
-    context: ServingContext
-    sampled_rows: Tensor
-    sequences: tuple[Sequence, ...]
+    next_ids: Tensor
+    relayed: RelayedRows | None
+    sampled: SampledRows | None
+
+    @property
+    def has_drafts(self) -> bool:
+        """Whether any row verifies one."""
+        return self.sampled is not None and self.sampled.drafts.shape[1] > 0
 
 
-def build_batch(
-    plan: StepPlan,
-    config: ModelConfig,
-    cache: CacheManager,
-    buffers: CacheBuffers,
-    frequencies: Mapping[int, Tensor],
-    min_rows: int,
-) -> Batch:
-    """Lays the plan's chunks end to end; `Chunk.sequence` counts the chunks."""
-    device = buffers.kv[0].device
-    runs = [
-        (place, chunk.start, chunk.sequence.tokens[chunk.start : chunk.start + chunk.length])
-        for place, chunk in enumerate(plan.chunks)
-    ]
-    rows = build_rows(runs, min_rows, device)
-    tables = [cache.tables[chunk.sequence.number] for chunk in plan.chunks]
-    context = ServingContext(config, rows, tables, buffers, frequencies)
-    last = [
-        run.start_row + run.length - 1 for run, chunk in zip(rows.chunks, plan.chunks, strict=True) if chunk.samples
-    ]
-    padded = last + last[:1] * (min_rows - len(last))
-    sequences = tuple(chunk.sequence for chunk in plan.chunks if chunk.samples)
-    return Batch(rows, context, torch.tensor(padded, dtype=torch.int64, device=device), sequences)
+def build_batch(plan: StepPlan, min_rows: int, device: torch.device) -> Batch:
+    """Lays the plan's chunks end to end; `Chunk.sequence` is the request row.
+
+    Args:
+        min_rows: dummy rows are added up to this many, so that products are exact on CPU.
+    """
+    chunks, start_row = [], 0
+    for chunk in plan.chunks:
+        chunks.append(Chunk(chunk.row, start_row, chunk.start, chunk.length, chunk.stored_len))
+        start_row += chunk.length
+    host = np.zeros((3, max(start_row, min_rows)), dtype=np.int64)
+    _fill(host, plan.chunks)
+    token_ids, positions, next_ids = to_device(torch.from_numpy(host), device)
+    rows = Rows(token_ids, positions, start_row, tuple(chunks))
+    return Batch(plan, rows, next_ids, _relayed(plan.chunks, device), _sampled(rows, plan.chunks, min_rows, device))
+
+
+def single_rows(
+    request_rows: Seq[int], positions: Seq[int], token_ids: Seq[int], min_rows: int, device: torch.device
+) -> Rows:
+    """A pass of one row a sequence."""
+    count = len(request_rows)
+    host = np.zeros((2, max(count, min_rows)), dtype=np.int64)
+    host[:, :count] = (token_ids, positions)
+    ids, where = to_device(torch.from_numpy(host), device)
+    chunks = tuple(
+        Chunk(row, i, position, 1) for i, (row, position) in enumerate(zip(request_rows, positions, strict=True))
+    )
+    return Rows(ids, where, count, chunks)
+
+
+def _fill(host: Ints, chunks: Seq[ScheduledChunk]) -> None:
+    """Writes token ids, positions and next ids of all rows."""
+    lengths = np.fromiter((chunk.length for chunk in chunks), np.int64, len(chunks))
+    starts = np.fromiter((chunk.start for chunk in chunks), np.int64, len(chunks))
+    first = np.cumsum(lengths) - lengths
+    num_rows = int(lengths.sum())
+    ids: list[int] = []
+    following: list[int] = []
+    for chunk in chunks:
+        if chunk.length == 1:
+            tokens = chunk.sequence.tokens
+            ids.append(0 if chunk.is_relayed else tokens[chunk.start])
+            following.append(0 if chunk.samples else tokens[chunk.start + 1])
+        else:
+            own = chunk.token_ids()
+            ids += own
+            following += own[1:]
+            following.append(0 if chunk.samples else chunk.sequence.tokens[chunk.start + chunk.length])
+    host[0, :num_rows] = ids
+    host[1, :num_rows] = np.arange(num_rows) + np.repeat(starts - first, lengths)
+    host[2, :num_rows] = following
+
+
+def _relayed(chunks: Seq[ScheduledChunk], device: torch.device) -> RelayedRows | None:
+    found, start_row = [], 0
+    for chunk in chunks:
+        if chunk.is_relayed:
+            found.append((start_row, chunk.row))
+        start_row += chunk.length
+    if not found:
+        return None
+    rows, request_rows = to_device(torch.tensor(found).t().contiguous(), device)
+    return RelayedRows(rows, request_rows)
+
+
+def _sampled(rows: Rows, chunks: Seq[ScheduledChunk], min_rows: int, device: torch.device) -> SampledRows | None:
+    sampling, sampled, index = [], [], []
+    for run, chunk in zip(rows.chunks, chunks, strict=True):
+        if not chunk.samples:
+            continue
+        sampling.append(chunk)
+        drafts = chunk.drafts
+        last = run.start_row + run.length - 1 - len(drafts)
+        position = chunk.start + chunk.length - len(drafts)
+        sampled.append(SampledRow(chunk.sequence, position))
+        index.append(last)
+        for count in range(1, len(drafts) + 1):
+            sampled.append(SampledRow(chunk.sequence, position + count, drafts[:count]))
+            index.append(last + count)
+    if not sampling:
+        return None
+    layout = verify_layout([chunk.drafts for chunk in sampling])
+    padded = index + index[:1] * (min_rows - len(index))
+    arrays = (np.array(padded), np.fromiter((c.row for c in sampling), np.int64, len(sampling)), *layout)
+    tensors = [to_device(torch.from_numpy(array), device) for array in arrays]
+    return SampledRows(tuple(sampling), tuple(sampled), *tensors)

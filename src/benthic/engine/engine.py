@@ -1,98 +1,100 @@
 """The engine: requests in tokens go in, `step` moves all of them on by one pass and returns what came out.
 
-`step` is the only loop body of the system. An engine belongs to one thread. Every request that `add` accepts gets
-exactly one FinalOutput from `step` or `fail_all`.
+`step` is the only loop body of the system: plan, launch, and take in the pass launched before. With `overlap_steps` 1
+that pass was running while this one was planned; with 0 it is the pass just launched. An engine belongs to one thread.
+Every request that `add` accepts gets exactly one FinalOutput from `step` or `fail_all`.
+
+Pausing, new weights and flushing happen at a drained boundary: no pass is in flight.
 """
 
+import math
+import time
+from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from benthic.cache.block_manager import CacheManager
-from benthic.cache.layout import plan_layout
+from benthic.cache.geometry import CacheCapacity
+from benthic.engine.assembly import EngineParts, assemble, fingerprint, make_drafter, plan_memory
 from benthic.engine.config import EngineConfig
+from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
-from benthic.engine.plan import SampledToken, ScheduledChunk
-from benthic.engine.request import Event, FinishReason, Request
-from benthic.engine.runner import ModelRunner, ServingModel
-from benthic.engine.scheduler import Scheduler
-from benthic.engine.sequence import Sequence
+from benthic.engine.drafting import Drafter
+from benthic.engine.extras import ExtrasBuffer
+from benthic.engine.pending import PendingStep
+from benthic.engine.plan import StepPlan
+from benthic.engine.request import Event, FinalOutput, FinishReason, Request
+from benthic.engine.request_checks import RequestChecks
+from benthic.engine.sequence import Phase, Sequence
 from benthic.engine.stats import EngineStats
-from benthic.errors import CapacityError, PromptTooLong, RequestError
+from benthic.engine.weights import WeightSource, install_weights, stage_weights
+from benthic.errors import CapacityError, RequestError
+from benthic.models.transformer import Transformer
+
+PauseMode = Literal["abort", "keep", "retract"]
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A launched pass; `depths` are the drafts wanted after it."""
+
+    plan: StepPlan
+    depths: tuple[int, ...]
+    pending: PendingStep
 
 
 class Engine:
     """Continuous batching over one model.
 
     Args:
-        model: in its final place and dtype. On CPU the engine sets torch's thread count to `config.num_threads`.
+        model: frozen, in its final place and dtype. On CPU the engine sets torch's thread count to
+            `config.num_threads`.
         config: budgets.
+        drafter: instead of the one that `config.drafter` names.
+        capacity: of the cache, instead of what memory allows.
+        clock: seconds; deadlines and reports follow it.
 
     Raises:
-        ConfigError: the budgets do not hold one full context of the model.
+        ConfigError: the budgets do not hold one full context of the model, or a setting does not suit it.
     """
 
-    def __init__(self, model: ServingModel, config: EngineConfig | None = None) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        config: EngineConfig | None = None,
+        *,
+        drafter: Drafter | None = None,
+        capacity: CacheCapacity | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.config = config or EngineConfig()
-        self._model = model
-        self._layout = plan_layout(
-            model.config,
-            max_num_seqs=self.config.max_num_seqs,
-            max_batched_tokens=self.config.max_batched_tokens,
-            max_model_len=self.config.max_model_len,
-            cache_bytes=self.config.cache_bytes or 1 << 30,
-            entry_bytes=model.dtype.itemsize,
-        )
-        self.max_model_len = self._layout.max_model_len
-        self._num_added = self._num_finished = self._num_prompt_tokens = self._num_generated_tokens = 0
-        self._num_retractions = 0
-        self._live: dict[str, Sequence] = {}
-        self._dismissed: list[tuple[str, FinishReason]] = []
-        self._cache = CacheManager(self._layout)
-        self._runner = ModelRunner(model, self._cache)
-        self._scheduler = self._new_scheduler()
-        self._is_on_cpu = model.device.type == "cpu"
+        self._model, self._clock = model, clock
         self._hold_threads()
+        self._drafter = make_drafter(model, self.config) if drafter is None else drafter
+        self._capacity = plan_memory(model, self.config).capacity if capacity is None else capacity
+        self.max_model_len = self._capacity.max_len
+        self._checks = RequestChecks(model.config, self.config, self.max_model_len)
+        self._fingerprint = fingerprint(model, self.config)
+        self._version = 0
+        self._counters = Counters()
+        self._in_flight: deque[InFlight] = deque()
+        self._cancelled: list[tuple[str, FinishReason]] = []
+        self._held: list[Event] = []
+        self._live: dict[str, Sequence] = {}
+        self._is_paused = False
+        self._is_sound = True
+        self._parts = self._assemble()
 
-    def _new_scheduler(self) -> Scheduler:
-        return Scheduler(
-            self._cache,
-            max_num_seqs=self.config.max_num_seqs,
-            max_batched_tokens=self.config.max_batched_tokens,
-            prefill_chunk=self.config.prefill_chunk,
-            admission_headroom=self.config.admission_headroom,
-        )
+    # Requests
 
     def check(self, request: Request) -> None:
-        """Whether `add` would take the request, were there room; touches nothing.
-
-        Raises:
-            PromptTooLong: the prompt leaves no room for a token.
-            RequestError: it is empty, or holds ids outside the vocabulary.
-        """
-        prompt = request.prompt_ids
-        if not prompt:
-            raise RequestError("the prompt is empty; it must hold at least 1 token", param="prompt")
-        if len(prompt) >= self.max_model_len:
-            raise PromptTooLong(
-                f"the prompt has {len(prompt)} tokens; at most {self.max_model_len - 1} leave room for an answer "
-                f"in a context of {self.max_model_len}",
-                param="prompt",
-            )
-        self.check_ids(prompt, "prompt")
-        for name, ids in request.params.named_ids():
-            self.check_ids(ids, name)
+        """Whether `add` would take the request, were there room; see `RequestChecks.check`."""
+        self._checks.check(request)
 
     def check_ids(self, ids: Seq[int], param: str) -> None:
-        """Refuses ids that the model has no embedding for.
-
-        Raises:
-            RequestError: one is not an integer from 0 to the vocabulary's size - 1.
-        """
-        vocab_size = self._model.config.vocab_size
-        wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < vocab_size), None)
-        if wrong is not None:
-            raise RequestError(
-                f"{param} holds {wrong!r}; token ids are integers from 0 to {vocab_size - 1}", param=param
-            )
+        """Refuses ids that the model has no embedding for; see `RequestChecks.check_ids`."""
+        self._checks.check_ids(ids, param)
 
     def add(self, request: Request) -> None:
         """Queues a request.
@@ -104,91 +106,227 @@ class Engine:
         self.check(request)
         if request.request_id in self._live:
             raise RequestError(f"request_id {request.request_id!r} is in use; each live request needs its own")
-        if self._scheduler.num_waiting >= self.config.max_num_waiting:
-            raise CapacityError(f"{self._scheduler.num_waiting} requests wait, the most allowed; try again later")
-        sequence = Sequence(request, self._num_added, self._limit_len(request), self._stop_ids(request))
-        self._num_added += 1
-        self._num_prompt_tokens += sequence.prompt_len
+        scheduler = self._parts.scheduler
+        if scheduler.num_waiting >= self.config.max_num_waiting:
+            raise CapacityError(f"{scheduler.num_waiting} requests wait, the most allowed; try again later")
+        sequence = self._sequence(request)
         self._live[request.request_id] = sequence
-        self._scheduler.add(sequence)
+        self._counters.added(sequence)
+        scheduler.add(sequence)
 
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
         """Ends a request before the next pass; `reason` is what its FinalOutput says. Unknown ids are ignored."""
-        self._dismissed.append((request_id, reason))
+        if request_id in self._live:
+            self._cancelled.append((request_id, reason))
 
     def has_work(self) -> bool:
-        """Whether `step` would return or compute something."""
-        return bool(self._live)
+        """Whether `step` would return or compute something; a paused engine computes nothing."""
+        return bool(self._held or self._cancelled or self._in_flight or (self._live and not self._is_paused))
 
     def step(self) -> list[Event]:
-        """Ends cancelled requests, then plans, runs and commits one pass."""
-        events = self._dismiss()
-        plan = self._scheduler.plan()
-        if not plan.chunks:
-            return events
-        self._hold_threads()
-        sampled = iter(self._runner.run(plan).sampled)
-        for chunk in plan.chunks:
-            self._scheduler.commit(chunk)
-            if chunk.samples:
-                events += self._extend(chunk, next(sampled))
+        """Ends cancelled and late requests, then plans and launches a pass and takes in the one before."""
+        self._is_sound = False
+        now_s = self._clock()
+        events = self._dismiss() + list(self._parts.scheduler.time_out(now_s))
+        if not self._is_paused:
+            self._hold_threads()
+            plan = self._parts.scheduler.plan(now_s)
+            if plan.chunks:
+                self._launch(plan)
+            if self._in_flight and (not plan.chunks or len(self._in_flight) > self._parts.overlap_steps):
+                events += self._take_in()
         if self.config.debug_checks:
-            self._cache.check()
-        return events
+            self.check_laws()
+        held, self._held = self._held, []
+        self._is_sound = True
+        return held + self._ended(events)
 
     def fail_all(self, error: str) -> list[Event]:
-        """Ends every live request with `error` and starts afresh, whatever state a failed or interrupted step left."""
-        events: list[Event] = [sequence.finish("error", error) for sequence in self._live.values()]
-        self._num_finished += len(events)
-        self._num_retractions += self._scheduler.num_retractions
-        self._live.clear()
-        self._dismissed.clear()
-        self._cache.reset()
-        self._scheduler = self._new_scheduler()
+        """Ends every live request with `error`, whatever state a failed or interrupted step left."""
+        if not self._is_sound:
+            return self._start_afresh(error)
+        events = self._drain()
+        finals = [self._parts.scheduler.finish(sequence, "error", error) for sequence in list(self._live.values())]
+        events += self._held + self._ended(list(finals))
+        self._held = []
         return events
+
+    # Control
+
+    def pause(self, mode: PauseMode = "keep") -> list[Event]:
+        """Stops computing until `resume`; returns what the pass in flight brought.
+
+        Args:
+            mode: "keep" leaves running requests where they are, "retract" makes them give back their memory and wait,
+                "abort" ends all live requests as cancelled.
+        """
+        events = self._drain()
+        self._is_paused = True
+        scheduler = self._parts.scheduler
+        if mode == "retract":
+            scheduler.retract_all()
+        elif mode == "abort":
+            finals = [scheduler.finish(sequence, "cancelled") for sequence in list(self._live.values())]
+            events += self._ended(list(finals))
+        return events
+
+    def resume(self) -> None:
+        """Ends a pause."""
+        self._is_paused = False
+
+    def update_weights(
+        self, source: WeightSource, version: int | None = None, checksum: str | None = None
+    ) -> list[Event]:
+        """Replaces the weights, all or none. Running requests keep their tokens and compute them anew.
+
+        Args:
+            source: a state dict of the model, or a checkpoint folder.
+            version: stamped on every later token; None: one more than now.
+            checksum: `weights_checksum` of what the sender sent.
+
+        Returns:
+            What the pass in flight brought, all of it drawn from the old weights.
+
+        Raises:
+            CheckpointError: the weights are not the model's or not what was sent; nothing has changed.
+        """
+        staged = stage_weights(self._model, source, checksum)
+        events = self._drain()
+        parts = self._parts
+        parts.scheduler.retract_all()
+        install_weights(self._model, staged)
+        parts.cache.flush()
+        self._version = self._version + 1 if version is None else version
+        parts.scheduler.namespace = self._namespace
+        return events
+
+    def flush(self) -> None:
+        """Forgets every cached prefix that no live request holds."""
+        self._held += self._drain()
+        self._parts.cache.flush()
+
+    def close(self) -> None:
+        """Waits for what is in flight; the engine is not to be used any more."""
+        self._parts.runner.close()
+
+    # Looking in
 
     def stats(self) -> EngineStats:
         """Figures of this moment."""
-        return EngineStats(
-            num_waiting=self._scheduler.num_waiting,
-            num_running=self._scheduler.num_running,
-            num_finished=self._num_finished,
-            num_prompt_tokens=self._num_prompt_tokens,
-            num_generated_tokens=self._num_generated_tokens,
-            num_retractions=self._num_retractions + self._scheduler.num_retractions,
-            used_pages=self._cache.num_used,
-            total_pages=self._cache.num_blocks,
-        )
+        return self._counters.stats(self._parts.scheduler, self._parts.cache.stats(), self._version)
+
+    def check_laws(self) -> None:
+        """Asserts the conservation of pages, windows and rows. Slow."""
+        self._parts.cache.check()
+        if not self._live and not self._in_flight:
+            stats = self._parts.cache.stats()
+            assert stats.num_rows == 0, f"{stats.num_rows} rows are held and nobody lives"
+            assert stats.pages.private == stats.windows.private == 0, stats
+
+    def describe(self) -> str:
+        """Queues, pools and passes in flight, for people; may be called from another thread while a step hangs."""
+        passes = [
+            f"pass {entry.plan.step}: {entry.plan.num_rows} rows of {len(entry.plan.chunks)} requests"
+            for entry in self._in_flight
+        ]
+        states = [
+            f"{name}: {s.phase}, {s.computed_len} of {s.total_len} tokens computed, {s.num_in_flight} passes in flight"
+            for name, s in list(self._live.items())[:100]
+        ]
+        return "\n".join([str(self.stats()), *passes, *states])
+
+    # The parts of a step
+
+    def _launch(self, plan: StepPlan) -> None:
+        parts = self._parts
+        depths = parts.speculation.depths(plan, parts.cache)
+        parts.scheduler.launched(plan)
+        pending = parts.runner.launch(plan, parts.cache.take_work(), depths)
+        self._in_flight.append(InFlight(plan, depths, pending))
+
+    def _take_in(self) -> list[Event]:
+        """Commits the oldest pass in flight, waiting for it."""
+        entry = self._in_flight.popleft()
+        result = replace(entry.pending.result(), weight_version=self._version)
+        events = self._parts.scheduler.committed(entry.plan, result)
+        self._parts.speculation.take(entry.plan, entry.depths, result)
+        self._counters.took_in(entry.plan, result)
+        return events
+
+    def _drain(self) -> list[Event]:
+        self._is_sound = False
+        events = self._dismiss()
+        while self._in_flight:
+            events += self._take_in()
+        self._is_sound = True
+        return self._ended(events)
+
+    def _dismiss(self) -> list[Event]:
+        cancelled, self._cancelled = dict(self._cancelled), []
+        finish = self._parts.scheduler.finish
+        return [finish(self._live[name], reason) for name, reason in cancelled.items() if name in self._live]
+
+    def _ended(self, events: list[Event]) -> list[Event]:
+        """Forgets the requests that ended."""
+        for event in events:
+            if isinstance(event, FinalOutput):
+                del self._live[event.request_id]
+                self._parts.speculation.forget(event.request_id)
+                self._counters.ended(event)
+        return events
+
+    def _start_afresh(self, error: str) -> list[Event]:
+        """Ends all requests and makes the parts anew; the old ones may be in any state."""
+        self._parts.runner.close()
+        self._in_flight.clear()
+        self._cancelled.clear()
+        events = self._held + self._ended([_failed(sequence, error) for sequence in self._live.values()])
+        self._held = []
+        self._counters.replaced(self._parts.scheduler)
+        # The pools' memory must be free before it is taken again.
+        del self._parts
+        self._parts = self._assemble()
+        self._is_sound = True
+        return events
+
+    def _assemble(self) -> EngineParts:
+        return assemble(self._model, self.config, self._capacity, self._drafter, self._namespace)
+
+    @property
+    def _namespace(self) -> tuple[str, int]:
+        return (self._fingerprint, self._version)
 
     def _hold_threads(self) -> None:
         """Somebody else's torch.set_num_threads must not change a row's bits."""
-        if self._is_on_cpu:
+        if self._model.device.type == "cpu":
             hold_threads(self.config.num_threads)
 
-    def _extend(self, chunk: ScheduledChunk, token: SampledToken) -> list[Event]:
-        sequence = chunk.sequence
-        if token.error is not None:
-            return [self._end(sequence, "error", token.error)]
-        self._num_generated_tokens += 1
-        events: list[Event] = [sequence.append(token.token_id, token.logprobs)]
-        reason = sequence.natural_end()
-        return events if reason is None else [*events, self._end(sequence, reason)]
+    def _sequence(self, request: Request) -> Sequence:
+        now_s = self._clock()
+        timeout_s = self.config.request_timeout_s if request.timeout_s is None else request.timeout_s
+        sequence = Sequence(
+            request,
+            self._counters.num_added,
+            self._checks.limit_len(request),
+            self._checks.stop_ids(request),
+            is_serial=request.params.needs_history or self._parts.speculation.is_on,
+            arrived_s=now_s,
+            deadline_s=math.inf if timeout_s is None else now_s + timeout_s,
+        )
+        if self.config.keep_routes or self.config.keep_picks:
+            sequence.extras = ExtrasBuffer(self.config.page_size)
+        return sequence
 
-    def _end(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> Event:
-        self._scheduler.remove(sequence)
-        del self._live[sequence.request.request_id]
-        self._num_finished += 1
-        return sequence.finish(reason, error)
 
-    def _dismiss(self) -> list[Event]:
-        dismissed, self._dismissed = self._dismissed, []
-        return [self._end(self._live[name], reason) for name, reason in dismissed if name in self._live]
-
-    def _limit_len(self, request: Request) -> int:
-        wanted = request.params.max_tokens
-        room = self.max_model_len - len(request.prompt_ids)
-        return len(request.prompt_ids) + (room if wanted is None else min(wanted, room))
-
-    def _stop_ids(self, request: Request) -> frozenset[int]:
-        eos = () if request.params.ignore_eos else (self._model.config.eos_token_id,)
-        return frozenset((*eos, *request.params.stop_token_ids))
+def _failed(sequence: Sequence, error: str) -> FinalOutput:
+    """The final output of a request whose step failed, also where its own end was lost with that step."""
+    if sequence.phase is not Phase.DONE:
+        return sequence.finish("error", error)
+    return FinalOutput(
+        request_id=sequence.request.request_id,
+        token_ids=tuple(sequence.tokens[sequence.prompt_len :]),
+        logprobs=None,
+        finish_reason="error",
+        error=error,
+        prompt_len=sequence.prompt_len,
+    )

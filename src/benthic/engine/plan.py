@@ -76,9 +76,13 @@ class StepResult:
     and one more for each draft that was right, so 1 .. chunk.length of them; all but the last equal the drafts.
     `prompt_logprobs` and `extras`, if not empty, have one place for each chunk of the plan. Prompt log-probabilities
     are those of tokens start + 1 .. start + length, so far as these are tokens of the prompt.
+    `drafts`, if not empty: what a drafter that sees passes guesses next, for each chunk with `samples`. `seconds`:
+    what the pass took.
     """
 
     sampled: tuple[tuple[SampledToken, ...], ...]
     prompt_logprobs: tuple[tuple[TokenLogprobs, ...], ...] = ()
     extras: tuple[RowExtras | None, ...] = ()
     weight_version: int = 0
+    drafts: tuple[tuple[int, ...], ...] = ()
+    seconds: float = 0.0

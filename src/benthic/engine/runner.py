@@ -1,18 +1,39 @@
-"""Runs one pass of the model over the cache and samples."""
+"""Runs passes of the model over the cache: clears, forward, sampling, verification, drafting, copies out.
 
+A launched pass touches the device and this object alone; passes run in the order in which they were launched. The
+relay holds the newest token of every request row on the device: a row whose token is still in flight takes it from
+there.
+"""
+
+import time
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from benthic.cache.block_manager import CacheManager
-from benthic.cache.buffers import CacheBuffers
-from benthic.engine.batch import build_batch
+from benthic.cache.paged_context import PagedContext
+from benthic.cache.pools import CachePools
+from benthic.cache.tables import Ints, PageTables
+from benthic.cache.work import CacheWork
+from benthic.engine.batch import Batch, SampledRows, build_batch
+from benthic.engine.cpu import hold_threads
+from benthic.engine.draft_pass import DraftedEnds, computed_pass
+from benthic.engine.drafting.protocol import Drafter
+from benthic.engine.extras import ExtrasCollector
+from benthic.engine.host_copy import HostCopy
+from benthic.engine.outcome import Outcome, PromptScores
+from benthic.engine.pending import PassLane, PendingStep
 from benthic.engine.plan import StepPlan, StepResult
-from benthic.engine.sampler import sample_tokens
+from benthic.engine.sampler import PendingSamples, sample_rows
+from benthic.engine.scoring import score_rows
+from benthic.engine.speculate import Verified, verify
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.rotary import layer_frequencies
+from benthic.models.trace import Trace
 
 
 class ServingModel(Protocol):
@@ -26,30 +47,159 @@ class ServingModel(Protocol):
     def dtype(self) -> torch.dtype: ...
     @property
     def min_rows(self) -> int: ...
-    def __call__(self, rows: Rows, context: AttentionContext) -> Tensor: ...
+    def __call__(self, rows: Rows, context: AttentionContext, trace: Trace | None = None) -> Tensor: ...
     def hidden(self, streams: Tensor) -> Tensor: ...
     def logits(self, hidden: Tensor) -> Tensor: ...
 
 
-class ModelRunner:
-    """A model with the tensors of one cache."""
+class Runner(Protocol):
+    """What the engine asks of whoever computes its plans."""
 
-    def __init__(self, model: ServingModel, cache: CacheManager) -> None:
-        self._model = model
-        self._cache = cache
-        self._buffers = CacheBuffers(cache.layout, dtype=model.dtype, device=model.device)
-        ratios = {layer.ratio for layer in cache.layout.layers}
+    def launch(self, plan: StepPlan, work: CacheWork, depths: Seq[int] = ()) -> PendingStep:
+        """Starts a pass after those launched before.
+
+        Args:
+            work: the cache's device work to be done before it.
+            depths: drafts wanted for each chunk that samples; empty: none.
+        """
+        ...
+
+    def close(self) -> None:
+        """Waits for what was launched."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TableChanges:
+    """Cells of the page tables as they were when a pass was launched, int64 [n] each."""
+
+    rows: Ints
+    numbers: Ints
+    pages: Ints
+    windows: Ints
+
+
+class ModelRunner:
+    """A model with the tensors of one cache.
+
+    Args:
+        tables: the cache manager's.
+        drafter: sees every pass if it wants to.
+        collector: takes out what requests may have returned besides tokens.
+        num_threads: torch's intra-op threads while a pass runs on the CPU.
+        overlaps: passes are launched while earlier ones run.
+    """
+
+    def __init__(
+        self,
+        model: ServingModel,
+        pools: CachePools,
+        tables: PageTables,
+        drafter: Drafter,
+        collector: ExtrasCollector,
+        *,
+        num_threads: int = 1,
+        overlaps: bool = False,
+    ) -> None:
+        self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
+        self._device, self._num_threads = model.device, num_threads
+        ratios = {layer.ratio for layer in pools.geometry.layers}
         self._frequencies = {ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in ratios}
+        self._relay = torch.zeros(pools.capacity.num_rows, dtype=torch.int64, device=model.device)
+        self._lane = PassLane(in_thread=overlaps and model.device.type == "cpu")
+        self._source = self._tables = tables
+        if self._lane.in_thread:
+            # The manager goes on changing its tables while a pass runs, so passes read a copy that follows in order.
+            self._tables = PageTables(*tables.pages.shape)
+
+    def launch(self, plan: StepPlan, work: CacheWork, depths: Seq[int] = ()) -> PendingStep:
+        """See `Runner`."""
+        batch = build_batch(plan, self._model.min_rows, self._device)
+        changes = self._changes() if self._lane.in_thread else None
+        return self._lane.launch(lambda: self._run(batch, work, changes, depths))
+
+    def close(self) -> None:
+        """See `Runner`."""
+        self._lane.close()
+
+    def _changes(self) -> TableChanges:
+        rows, numbers = self._source.take_changes()
+        return TableChanges(rows, numbers, self._source.pages[rows, numbers], self._source.windows[rows, numbers])
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepResult:
-        """Computes the plan's rows, writes their entries into the cache and samples where the plan says so."""
-        model = self._model
-        self._buffers.clear(self._cache.take_fresh())
-        batch = build_batch(plan, model.config, self._cache, self._buffers, self._frequencies, model.min_rows)
-        streams = model(batch.rows, batch.context)
-        if not batch.sequences:
-            return StepResult(())
-        hidden = model.hidden(streams.index_select(0, batch.sampled_rows))
-        logits = model.logits(hidden)[: len(batch.sequences)]
-        return StepResult(sample_tokens(logits, batch.sequences))
+    def _run(
+        self, batch: Batch, work: CacheWork, changes: TableChanges | None, depths: Seq[int]
+    ) -> Callable[[], StepResult]:
+        started_s = time.perf_counter()
+        self._prepare(batch, work, changes)
+        context, trace = self._context(batch.rows), self._collector.trace()
+        streams = self._model(batch.rows, context, trace)
+        samples = verified = None
+        if batch.sampled is not None:
+            samples, verified = self._sample(streams, batch.sampled)
+        scores = self._score_prompts(streams, batch)
+        extras = self._collector.collect(trace, batch.rows.chunks)
+        drafts = self._draft(batch, context, streams, samples, verified, depths)
+        outcome = Outcome(
+            plan=batch.plan,
+            samples=samples,
+            num_accepted=HostCopy([verified.num_accepted]) if verified is not None and batch.has_drafts else None,
+            scores=scores,
+            extras=extras,
+            drafts=drafts,
+            started_s=started_s,
+            seconds=time.perf_counter() - started_s if self._device.type == "cpu" else None,
+        )
+        return outcome.collect
+
+    def _prepare(self, batch: Batch, work: CacheWork, changes: TableChanges | None) -> None:
+        if self._device.type == "cpu":
+            # Somebody else's torch.set_num_threads must not change a row's bits.
+            hold_threads(self._num_threads)
+        if changes is not None:
+            self._tables.pages[changes.rows, changes.numbers] = changes.pages
+            self._tables.windows[changes.rows, changes.numbers] = changes.windows
+        self._pools.apply(work)
+        if batch.relayed is not None:
+            newest = self._relay.index_select(0, batch.relayed.request_rows)
+            batch.rows.token_ids.index_copy_(0, batch.relayed.rows, newest)
+
+    def _context(self, rows: Rows) -> PagedContext:
+        return PagedContext(self._model.config, rows, self._pools, self._tables, self._frequencies)
+
+    def _sample(self, streams: Tensor, sampled: SampledRows) -> tuple[PendingSamples, Verified]:
+        hidden = self._model.hidden(streams.index_select(0, sampled.row_index))
+        samples = sample_rows(self._model.logits(hidden)[: len(sampled.rows)], sampled.rows)
+        verified = verify(samples.token_ids, sampled.places, sampled.drafts)
+        self._relay.index_copy_(0, sampled.request_rows, verified.newest)
+        return samples, verified
+
+    def _score_prompts(self, streams: Tensor, batch: Batch) -> list[PromptScores]:
+        """Log-probabilities of prompt tokens, for the requests that ask for them."""
+        scores = []
+        for place, (run, chunk) in enumerate(zip(batch.rows.chunks, batch.plan.chunks, strict=True)):
+            num_top = chunk.sequence.request.params.prompt_logprobs
+            if num_top is None or chunk.start + 1 >= chunk.sequence.prompt_len:
+                continue
+            end = min(chunk.start + chunk.length + 1, chunk.sequence.prompt_len)
+            targets = chunk.sequence.tokens[chunk.start + 1 : end]
+            hidden = self._model.hidden(streams[run.start_row : run.start_row + len(targets)])
+            scores.append(PromptScores(place, score_rows(self._model, hidden, targets, num_top)))
+        return scores
+
+    def _draft(
+        self,
+        batch: Batch,
+        context: PagedContext,
+        streams: Tensor,
+        samples: PendingSamples | None,
+        verified: Verified | None,
+        depths: Seq[int],
+    ) -> Seq[Seq[int]]:
+        """Lets the drafter see the pass; its drafts for each chunk that samples."""
+        if not self._drafter.sees_passes:
+            return ()
+        ends = None
+        if batch.sampled is not None and samples is not None and verified is not None and any(depths):
+            ends = DraftedEnds(batch.sampled, samples, verified, self._context, self._model.min_rows)
+        return self._drafter.observe(computed_pass(batch, context, streams, samples, ends), depths)

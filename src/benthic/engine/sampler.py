@@ -57,12 +57,17 @@ def sample_rows(logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
     is_finite = torch.isfinite(least) & torch.isfinite(most)
     if logits.is_cuda or not bool(is_finite.all()):
         logits = torch.where(is_finite[:, None], logits, 0.0)
-    token_ids = _draw(apply_rules(logits, rows), rows)
+    token_ids = draw_tokens(logits, rows)
     wanted = {
         row: count for row, entry in enumerate(rows) if (count := entry.sequence.request.params.logprobs) is not None
     }
     ranked = _rank(logits, token_ids, wanted) if wanted else ()
     return PendingSamples(rows, token_ids, is_finite, wanted, ranked)
+
+
+def draw_tokens(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
+    """The tokens alone, int64 [N] on the logits' device: for guesses, which nobody reports on."""
+    return _draw(apply_rules(logits, rows), rows)
 
 
 def sample_tokens(logits: Tensor, sequences: Seq[Sequence]) -> tuple[SampledToken, ...]:

@@ -1,0 +1,139 @@
+"""The parts of an engine, made for one model: cache, pools, runner, scheduler, speculation."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import torch
+
+from benthic.cache.budget import Budget, CacheUse, plan_budget, unit_bytes
+from benthic.cache.geometry import CacheCapacity, CacheGeometry, geometry
+from benthic.cache.manager import CacheManager
+from benthic.cache.memory import available_bytes
+from benthic.cache.pools import CachePools
+from benthic.cache.retention import retention
+from benthic.engine.config import EngineConfig
+from benthic.engine.drafting import DepthPolicy, Drafter, MtpDrafter, NgramDrafter, NoDrafter
+from benthic.engine.extras import ExtrasCollector
+from benthic.engine.runner import ModelRunner, Runner
+from benthic.engine.scheduler import Scheduler
+from benthic.engine.speculation import Speculation
+from benthic.errors import ConfigError
+from benthic.models.transformer import Transformer
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """What an engine drives. Made anew when a failed step may have left them in any state."""
+
+    cache: CacheManager
+    pools: CachePools
+    runner: Runner
+    scheduler: Scheduler
+    speculation: Speculation
+    overlap_steps: int
+    """Passes in flight while the next is planned."""
+
+
+def assemble(
+    model: Transformer, config: EngineConfig, capacity: CacheCapacity, drafter: Drafter, namespace: tuple[str, int]
+) -> EngineParts:
+    """Builds all parts; memory for the pools is taken here."""
+    shape = cache_geometry(model, config)
+    keeps_extras = config.keep_routes or config.keep_picks
+    cache = CacheManager(
+        shape,
+        capacity,
+        retention(config.retention, page_size=config.page_size, interval=config.retention_interval),
+        keeps_extras=keeps_extras,
+    )
+    pools = CachePools(shape, capacity, dtype=model.dtype, device=model.device, storage=config.cache_storage)
+    overlap_steps = _overlap_steps(model.device, config)
+    runner = ModelRunner(
+        model,
+        pools,
+        cache.tables,
+        drafter,
+        ExtrasCollector(model.config, capacity.max_len, keep_routes=config.keep_routes, keep_picks=config.keep_picks),
+        num_threads=config.num_threads,
+        overlaps=overlap_steps > 0,
+    )
+    scheduler = Scheduler(
+        cache,
+        max_num_seqs=config.max_num_seqs,
+        max_batched_tokens=config.max_batched_tokens,
+        prefill_chunk=config.prefill_chunk,
+        admission_headroom=config.admission_headroom,
+        aging_s=config.priority_aging_s,
+        use_cache=config.prefix_cache,
+        namespace=namespace,
+    )
+    policy = DepthPolicy(config.max_draft_len, is_adaptive=config.draft_adaptive, is_chained=drafter.sees_passes)
+    return EngineParts(cache, pools, runner, scheduler, Speculation(drafter, policy), overlap_steps)
+
+
+def make_drafter(model: Transformer, config: EngineConfig) -> Drafter:
+    """The drafter that the configuration names.
+
+    Raises:
+        ConfigError: the model has no prediction blocks to draft with.
+    """
+    match config.drafter:
+        case "none":
+            return NoDrafter()
+        case "ngram":
+            return NgramDrafter()
+        case "mtp":
+            return MtpDrafter(model)
+
+
+def cache_geometry(model: Transformer, config: EngineConfig) -> CacheGeometry:
+    """Shape of the cache: of all the model's layers, with rings that bear the longest run of drafts."""
+    return geometry(model.config, page_size=config.page_size, max_draft_len=config.max_draft_len)
+
+
+def fingerprint(model: Transformer, config: EngineConfig) -> str:
+    """Names everything but the weights that cached entries depend on."""
+    facts = {
+        "model": model.config.to_json(weights="fp32"),
+        "numerics": model.numerics.policy,
+        "dtype": str(model.dtype),
+        "storage": config.cache_storage,
+    }
+    return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _overlap_steps(device: torch.device, config: EngineConfig) -> int:
+    """With drafts a request waits for its results anyway; two passes at once would only halve the batches."""
+    if config.overlap_steps is not None:
+        return config.overlap_steps
+    return 1 if device.type != "cpu" and config.drafter == "none" else 0
+
+
+def plan_memory(model: Transformer, config: EngineConfig) -> Budget:
+    """Sizes the cache.
+
+    Raises:
+        ConfigError: `max_model_len` is beyond the model's limit, or the memory does not hold one such context.
+    """
+    limit = model.config.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > limit:
+        raise ConfigError(
+            f"max_model_len ({config.max_model_len}) must be <= the model's max_position_embeddings ({limit})"
+        )
+    shape = cache_geometry(model, config)
+    use = CacheUse(
+        max_num_seqs=config.max_num_seqs,
+        max_batched_tokens=config.max_batched_tokens,
+        max_len=limit if config.max_model_len is None else config.max_model_len,
+        retention_interval=config.retention_interval,
+    )
+    return plan_budget(
+        shape,
+        use,
+        unit_bytes(shape, model.dtype, config.cache_storage),
+        available_bytes=available_bytes(model.device),
+        weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
+        cache_bytes=config.cache_bytes,
+        may_shorten=config.max_model_len is None,
+    )

@@ -1,0 +1,72 @@
+"""What a pass left on the device, and how it becomes a `StepResult` on the host."""
+
+import time
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from benthic.engine.extras import PendingExtras
+from benthic.engine.host_copy import HostCopy
+from benthic.engine.plan import SampledToken, StepPlan, StepResult
+from benthic.engine.request import TokenLogprobs
+from benthic.engine.sampler import PendingSamples
+from benthic.engine.scoring import PendingLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScores:
+    """Log-probabilities of the prompt tokens after the rows of chunk `place`."""
+
+    place: int
+    scores: PendingLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A pass whose results are being copied to the host.
+
+    `num_accepted`: right drafts of each chunk that samples; None where no chunk has drafts.
+    `drafts`: for the next pass, of each chunk that samples. `started_s`: when it began, by `time.perf_counter`;
+    `seconds`: what it took, where that is known before its results are waited for.
+    """
+
+    plan: StepPlan
+    samples: PendingSamples | None
+    num_accepted: HostCopy | None
+    scores: Seq[PromptScores]
+    extras: PendingExtras | None
+    drafts: Seq[Seq[int]]
+    started_s: float
+    seconds: float | None
+
+    def collect(self) -> StepResult:
+        """Waits for the copies."""
+        sampled = self._runs()
+        return StepResult(
+            sampled=sampled,
+            prompt_logprobs=self._prompt_logprobs(),
+            extras=() if self.extras is None else self.extras.result(),
+            drafts=tuple(tuple(own) for own in self.drafts),
+            seconds=time.perf_counter() - self.started_s if self.seconds is None else self.seconds,
+        )
+
+    def _runs(self) -> tuple[tuple[SampledToken, ...], ...]:
+        """The tokens that count, of each chunk that samples."""
+        if self.samples is None:
+            return ()
+        tokens = self.samples.result()
+        if self.num_accepted is None:
+            return tuple((token,) for token in tokens)
+        [accepted] = self.num_accepted.wait()
+        runs, first = [], 0
+        for chunk, count in zip(self.plan.sampling, accepted.tolist(), strict=True):
+            runs.append(tokens[first : first + count + 1])
+            first += 1 + len(chunk.drafts)
+        return tuple(runs)
+
+    def _prompt_logprobs(self) -> tuple[tuple[TokenLogprobs, ...], ...]:
+        if not self.scores:
+            return ()
+        found: list[tuple[TokenLogprobs, ...]] = [()] * len(self.plan.chunks)
+        for entry in self.scores:
+            found[entry.place] = tuple(entry.scores.result())
+        return tuple(found)

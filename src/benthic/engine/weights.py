@@ -1,0 +1,124 @@
+"""New weights for a model that serves: all of them, checked, or none.
+
+The new tensors are staged beside the old ones, checked against the model and against the sender's checksum, and only
+then take their places; whatever fails before leaves the model as it was. Staging needs room for a second set of
+weights on the device for as long as the update lasts.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from benthic.errors import CheckpointError
+from benthic.models.checkpoint.load import load_model
+from benthic.models.transformer import Transformer
+
+WeightSource = Mapping[str, Tensor] | str | Path
+"""A state dict with the names of `Transformer.state_dict()`, or the folder of a checkpoint."""
+
+
+class StagedWeights(NamedTuple):
+    """Weights ready to be installed: on the model's device, in its dtypes."""
+
+    tensors: dict[str, Tensor]
+    checksum: str
+    """Of the tensors as they were handed over."""
+
+
+def weights_checksum(state: Mapping[str, Tensor]) -> str:
+    """Hex digest of names, dtypes, shapes and bytes; the same on both sides of a transfer, whatever the layout."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(state):
+        tensor = state[name].detach()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+@torch.no_grad()
+def stage_weights(model: Transformer, source: WeightSource, checksum: str | None = None) -> StagedWeights:
+    """Reads and checks new weights; touches nothing of the model.
+
+    Args:
+        checksum: `weights_checksum` of the state dict as the sender had it (for a folder: of the loaded model's).
+
+    Raises:
+        CheckpointError: names, shapes or dtypes are not the model's, a number is not finite, the folder holds another
+            model, or the checksum differs.
+    """
+    state = source if isinstance(source, Mapping) else _loaded(model, source)
+    _check_names(model, state)
+    found = weights_checksum(state)
+    if checksum is not None and found != checksum:
+        raise CheckpointError(f"the weights that arrived have checksum {found}; the sender's is {checksum}: send again")
+    own = model.state_dict()
+    staged = {name: state[name].detach().to(device=t.device, dtype=t.dtype, copy=True) for name, t in own.items()}
+    wrong = [name for name, t in staged.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if wrong:
+        raise CheckpointError(f"{', '.join(wrong[:5])} hold numbers that are not finite; every weight must be finite")
+    return StagedWeights(staged, found)
+
+
+@torch.no_grad()
+def install_weights(model: Transformer, staged: StagedWeights) -> None:
+    """Puts staged weights in place and lays them out for serving. If that fails, the old ones are back."""
+    places = model.state_dict(keep_vars=True)
+    before = {name: tensor.data for name, tensor in places.items()}
+    try:
+        _swap(places, staged.tensors)
+        model.freeze()
+        for name, tensor in model.state_dict().items():
+            if not torch.equal(tensor, staged.tensors[name]):
+                raise CheckpointError(f"{name} does not hold what was written into it; the old weights are kept")
+    except BaseException:
+        _swap(places, before)
+        model.freeze()
+        raise
+
+
+def _swap(places: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    for name, place in places.items():
+        place.data = values[name]
+
+
+def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
+    matrix = model.head.weight
+    loaded = load_model(
+        folder,
+        device=model.device,
+        dtype=model.dtype,
+        numerics=model.numerics.policy,
+        weight_dtype=matrix.dtype,
+        progress=False,
+    )
+    if loaded.config != model.config:
+        raise CheckpointError(f"{folder} holds a model of other sizes than the one that serves; give one of the same")
+    return loaded.state_dict()
+
+
+def _check_names(model: Transformer, state: Mapping[str, Tensor]) -> None:
+    own = model.state_dict()
+    missing, unexpected = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
+    misshapen = [
+        f"{name} is {tuple(state[name].shape)} and must be {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in state and state[name].shape != tensor.shape
+    ]
+    kinds = [name for name, t in own.items() if name in state and _is_float(state[name]) != t.is_floating_point()]
+    problems = [
+        f"{what} {len(names)}: {', '.join(names[:5])}"
+        for what, names in (
+            ("missing", missing), ("unexpected", unexpected), ("misshapen", misshapen), ("of the wrong kind", kinds)
+        )
+        if names
+    ]  # fmt: skip
+    if problems:
+        raise CheckpointError("the weights are not those of the model that serves. " + "; ".join(problems))
+
+
+def _is_float(tensor: Tensor) -> bool:
+    return tensor.is_floating_point()
