@@ -20,13 +20,14 @@ from benthic.cache.budget import (
 from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
 from benthic.cache.memory import available_bytes, measure_peak_bytes
 from benthic.cache.pools import CachePools
+from benthic.cache.storage import Storage, WideStorage, key_storage
 from benthic.errors import ConfigError
 
 CPU = torch.device("cpu")
 LAYERS = (LayerCache(0, False, 32, 0), LayerCache(4, True, 32, 16), LayerCache(128, False, 32, 0))
-GEOMETRY = CacheGeometry(page_size=128, window=128, layers=LAYERS, num_main_layers=3)
+GEOMETRY = CacheGeometry(page_size=128, window=128, layers=LAYERS, num_main_layers=3, rope_dim=8)
 USE = CacheUse(max_num_seqs=8, max_batched_tokens=1024, max_len=8192)
-UNIT = unit_bytes(GEOMETRY, torch.float32, "wide")
+UNIT = unit_bytes(GEOMETRY, WideStorage(torch.float32))
 MIB = 1 << 20
 
 
@@ -41,10 +42,13 @@ def least_bytes(use: CacheUse = USE) -> int:
     return int(str(error.value).split(">= ")[1].split()[0])
 
 
+@pytest.mark.parametrize("storage", ["wide", "official"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_units_add_up_to_what_the_pools_take(dtype: torch.dtype) -> None:
-    found = plan_budget(GEOMETRY, USE, unit_bytes(GEOMETRY, dtype, "wide"), available_bytes=1 << 34)
-    pools = CachePools(GEOMETRY, found.capacity, dtype=dtype, device=CPU)
+def test_units_add_up_to_what_the_pools_take(dtype: torch.dtype, storage: Storage) -> None:
+    found = plan_budget(
+        GEOMETRY, USE, unit_bytes(GEOMETRY, key_storage(storage, GEOMETRY, dtype, "quantized")), available_bytes=1 << 34
+    )
+    pools = CachePools(GEOMETRY, found.capacity, dtype=dtype, device=CPU, storage=storage, numerics="quantized")
     tables = found.capacity.num_rows * 64 * 16
     assert found.pool_bytes == pools.num_bytes + tables
 

@@ -24,7 +24,7 @@ TINY = CacheGeometry(page_size=16, window=8, layers=(WINDOW, CSA, HCA, WINDOW), 
 def test_a_model_gives_main_layers_then_mtp_layers() -> None:
     found = geometry(CONFIG)
     hca = LayerCache(128, False, 32, 0)
-    assert found == CacheGeometry(128, 128, (WINDOW, CSA, hca, WINDOW), 3)
+    assert found == CacheGeometry(128, 128, (WINDOW, CSA, hca, WINDOW), 3, rope_dim=8)
     assert found.ratios == (4, 128)
     assert [found.entries_per_page(ratio) for ratio in found.ratios] == [32, 1]
 

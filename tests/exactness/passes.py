@@ -12,6 +12,7 @@ from benthic.cache.paged_context import PagedContext
 from benthic.cache.pools import CachePools
 from benthic.cache.retention import retention
 from benthic.cache.row import Row
+from benthic.cache.storage import Storage
 from benthic.models.packed import PackedContext
 from benthic.models.rotary import layer_frequencies
 from benthic.models.rows import build_rows
@@ -42,13 +43,21 @@ class PagedPasses:
         page_size: int = 128,
         max_draft_len: int = 0,
         policy: str = "boundaries",
+        storage: Storage = "wide",
     ) -> None:
         self.model = model
         shape = geometry(model.config, page_size=page_size, max_draft_len=max_draft_len)
         ids = (num_rows + 2) * (shape.num_pages(max_len) + 1)
         capacity = CacheCapacity(num_pages=ids, num_windows=ids, num_rows=num_rows, max_len=max_len)
         self.cache = CacheManager(shape, capacity, retention(policy, page_size=page_size, interval=64 * page_size))
-        self.pools = CachePools(shape, capacity, dtype=model.dtype, device=model.device)
+        self.pools = CachePools(
+            shape,
+            capacity,
+            dtype=model.dtype,
+            device=model.device,
+            storage=storage,
+            numerics=model.numerics.policy,
+        )
         self._frequencies = {ratio: layer_frequencies(model.config, ratio) for ratio in (0, *shape.ratios)}
 
     def open(self, tokens: Sequence[int], *, use_cache: bool = True) -> Row:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benthic.cache.pools import CachePools
 from benthic.cache.row import Row
+from benthic.errors import ConfigError
 from benthic.models.transformer import Transformer
 from tests.exactness.passes import PagedPasses, differing_rows, packed
 from tests.exactness.test_rows import variant
@@ -215,3 +216,30 @@ def test_the_page_size_changes_no_bit(small_model: Transformer, page_size: int) 
     passes = PagedPasses(small_model, num_rows=1, max_len=500, page_size=page_size)
     ids = random_ids(rng, 450)
     assert same(small_model, passes.read(passes.open(ids), ids, chunk=77), ids, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_the_official_formats_change_no_bit_of_what_quantized_numerics_compute(
+    small_model: Transformer, dtype: torch.dtype
+) -> None:
+    """Prefill in chunks, decode, drafts that are rejected, a hit, and a replay."""
+    model, rng = variant(small_model, "quantized", dtype), random.Random(9)
+    passes = PagedPasses(model, num_rows=1, max_len=800, max_draft_len=2, policy="none", storage="official")
+    assert passes.pools.kv[1].dtype is torch.uint8
+    first = random_ids(rng, 660)
+    row = passes.open(first)
+    assert same(model, passes.read(row, first[:640], chunk=201), first, 0)
+    passes.run([(row, [first[640], *random_ids(rng, 2)])])
+    passes.cache.commit(row, 641, first)
+    assert same(model, passes.read(row, first, chunk=1), first, 641)
+    passes.cache.close(row, finished=True)
+    ids = first[:640] + random_ids(rng, 30)
+    row = passes.open(ids)
+    assert row.stored_len == 640 and row.start_len == 640 - (5 * 127 + 1)
+    start = row.start_len
+    assert same(model, passes.read(row, ids, chunk=300)[639 - start :], ids, 639)
+
+
+def test_the_official_formats_are_refused_where_they_would_lose_bits(small_model: Transformer) -> None:
+    with pytest.raises(ConfigError, match="cache_storage is 'official' and numerics is 'plain'"):
+        PagedPasses(small_model, num_rows=1, max_len=100, storage="official")

@@ -8,10 +8,8 @@ plentiful, no more is taken than is wanted.
 
 from dataclasses import dataclass
 
-import torch
-
 from benthic.cache.geometry import SNAPSHOT_ROWS, CacheCapacity, CacheGeometry
-from benthic.cache.pools import Storage
+from benthic.cache.storage import KeyStorage
 from benthic.errors import ConfigError
 
 RAW_BYTES = 4
@@ -53,11 +51,12 @@ class UnitBytes:
     row: int
 
 
-def unit_bytes(geometry: CacheGeometry, dtype: torch.dtype, storage: Storage) -> UnitBytes:
-    """What the pools take for each id when they keep what a model computes in `dtype` as `storage` says."""
+def unit_bytes(geometry: CacheGeometry, storage: KeyStorage) -> UnitBytes:
+    """What the pools take for each id."""
     page = window = row = 0
+    size = storage.element.itemsize
     for layer in geometry.layers:
-        kv, index = layer.kv * dtype.itemsize, layer.index * dtype.itemsize
+        kv, index = storage.kv_width(layer) * size, storage.index_width(layer) * size
         window += geometry.page_size * kv + SNAPSHOT_ROWS * layer.snapshot * RAW_BYTES
         if layer.ratio:
             page += geometry.entries_per_page(layer.ratio) * (kv + index)

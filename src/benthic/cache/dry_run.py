@@ -9,7 +9,8 @@ from torch import Tensor
 from benthic.cache.geometry import CacheCapacity, CacheGeometry
 from benthic.cache.memory import measure_peak_bytes
 from benthic.cache.paged_context import PagedContext
-from benthic.cache.pools import CachePools, Storage
+from benthic.cache.pools import CachePools
+from benthic.cache.storage import Storage
 from benthic.cache.tables import PageTables
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
@@ -26,6 +27,7 @@ def measure_workspace(
     dtype: torch.dtype,
     device: torch.device,
     storage: Storage = "wide",
+    numerics: str = "plain",
 ) -> int:
     """Bytes that a pass of `num_rows` prompt rows holds at its peak, cache and weights aside.
 
@@ -39,7 +41,7 @@ def measure_workspace(
     pages = geometry.num_pages(length)
     chunks = [(start, min(length, num_rows - start)) for start in range(0, num_rows, length)]
     capacity = CacheCapacity(pages * len(chunks), pages * len(chunks), len(chunks), length)
-    pools = CachePools(geometry, capacity, dtype=dtype, device=device, storage=storage)
+    pools = CachePools(geometry, capacity, dtype=dtype, device=device, storage=storage, numerics=numerics)
     pools.touch()
     tables = PageTables(len(chunks), pages)
     ids = np.arange(1, pages * len(chunks) + 1).reshape(len(chunks), pages)

@@ -66,6 +66,7 @@ class CacheGeometry:
         layers: main layers, then MTP blocks.
         num_main_layers: how many of `layers` are main layers.
         max_draft_len: most drafts verified at once; 0 without speculation.
+        rope_dim: how many of a kv row's last dims rotate.
 
     Raises:
         ConfigError: no such cache can be built.
@@ -76,6 +77,7 @@ class CacheGeometry:
     layers: tuple[LayerCache, ...]
     num_main_layers: int
     max_draft_len: int = 0
+    rope_dim: int = 0
 
     def __post_init__(self) -> None:
         if self.page_size < SNAPSHOT_ROWS:
@@ -172,4 +174,6 @@ def geometry(config: ModelConfig, *, page_size: int = 128, max_draft_len: int = 
         )
         for spec in (*config.layers, *config.mtp_layers)
     )
-    return CacheGeometry(page_size, config.sliding_window, layers, len(config.layers), max_draft_len)
+    return CacheGeometry(
+        page_size, config.sliding_window, layers, len(config.layers), max_draft_len, config.qk_rope_head_dim
+    )

@@ -18,7 +18,7 @@ from benthic.cache.tables import PageTables
 from benthic.cache.upload import upload
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable, rope_table
-from benthic.kernels.sparse_attention import KeyTables, TilePlan, plan_tiles
+from benthic.kernels.sparse_attention import IndexKeys, Keys, KeyTables, TilePlan, plan_tiles
 from benthic.models.config import ModelConfig
 from benthic.models.context import Rows
 
@@ -54,7 +54,7 @@ class PagedContext:
         compressed = sorted(frequencies.keys() - {0})
         completed = {ratio: self._plan_ring(chunks, ratio) for ratio in compressed}
         for ratio, blocks in completed.items():
-            self._arrays[f"entries {ratio}"] = self._entry_slots(tables.pages, blocks, ratio)
+            self._arrays[f"entries {ratio}"] = self._plan_entries(tables.pages, blocks, ratio)
         if any(layer.overlap and layer.ratio in frequencies for layer in geometry.layers):
             snapshot = snapshot_writes(position, window_id, geometry.page_size)
             self._arrays |= {"snapshot rows": snapshot.rows, "snapshot slots": snapshot.slots}
@@ -80,9 +80,9 @@ class PagedContext:
         """Which keys each row may read."""
         return self._plans[ratio]
 
-    def write_window(self, layer: int, entries: Tensor) -> Tensor:
+    def write_window(self, layer: int, entries: Tensor) -> Keys:
         """Stores kv entries of the real rows; returns the layer's kv buffer."""
-        return self._pools.kv[layer].index_copy_(0, self._index["window"], entries[: self.rows.num_rows])
+        return self._store_kv(layer, 0, self._index["window"], entries[: self.rows.num_rows])
 
     def write_raw(self, layer: int, raw: Tensor) -> Tensor:
         """Keeps the last raw rows in the ring and those before a page boundary as its snapshot.
@@ -102,22 +102,30 @@ class PagedContext:
             snapshots.index_copy_(0, index["snapshot slots"], halves)
         return found
 
-    def write_entries(self, layer: int, entries: Tensor | None) -> Tensor:
+    def write_entries(self, layer: int, entries: Tensor | None) -> Keys:
         """Stores completed entries; returns the layer's kv buffer."""
-        buffer = self._pools.kv[layer]
+        pools = self._pools
         if entries is None:
-            return buffer
-        slots = self._index[f"entries {self._pools.geometry.layers[layer].ratio}"]
-        buffer[self._pools.entry_base :].index_copy_(0, slots, entries)
-        return buffer
+            return pools.storage.kv_keys(pools.kv[layer], pools.geometry.layers[layer])
+        return self._store_kv(layer, pools.entry_base, self._entry_slots(layer), entries)
 
-    def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
+    def write_index(self, layer: int, entries: Tensor | None) -> IndexKeys:
         """Stores completed indexer keys; returns their buffer."""
-        buffer = self._pools.index[layer]
+        storage, buffer = self._pools.storage, self._pools.index[layer]
         assert buffer is not None, f"layer {layer} has no indexer"
-        if entries is None:
-            return buffer
-        return buffer.index_copy_(0, self._index[f"entries {self._pools.geometry.layers[layer].ratio}"], entries)
+        if entries is not None:
+            buffer.index_copy_(0, self._entry_slots(layer), storage.pack_index(entries))
+        return storage.index_keys(buffer, self._pools.geometry.layers[layer])
+
+    def _store_kv(self, layer: int, base: int, slots: Tensor, rows: Tensor) -> Keys:
+        """Writes rows to slots counted from `base`."""
+        storage, buffer = self._pools.storage, self._pools.kv[layer]
+        buffer[base:].index_copy_(0, slots, storage.pack_kv(rows))
+        return storage.kv_keys(buffer, self._pools.geometry.layers[layer])
+
+    def _entry_slots(self, layer: int) -> Tensor:
+        """Slots of the completed entries, counted from the first entry slot."""
+        return self._index[f"entries {self._pools.geometry.layers[layer].ratio}"]
 
     def _plan_ring(self, chunks: ChunkArrays, ratio: int) -> CompletedEntries:
         """Adds the arrays of one ratio's ring; returns what completes."""
@@ -135,8 +143,8 @@ class PagedContext:
         }
         return completed
 
-    def _entry_slots(self, pages: Ints, blocks: CompletedEntries, ratio: int) -> Ints:
-        """Slots of completed entries, counted from the first entry slot."""
+    def _plan_entries(self, pages: Ints, blocks: CompletedEntries, ratio: int) -> Ints:
+        """Slots of completed entries."""
         a_page = self._pools.geometry.entries_per_page(ratio)
         return _named(pages, blocks.sequence, blocks.index // a_page) * a_page + blocks.index % a_page
 

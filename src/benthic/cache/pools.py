@@ -9,20 +9,18 @@ NaN would pass through a masked product) is cleared when the id is handed out ag
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benthic.cache.geometry import SNAPSHOT_ROWS, CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.storage import KeyStorage, Storage, key_storage
 from benthic.cache.table_mirror import TableMirror
 from benthic.cache.tables import PageTables
 from benthic.cache.upload import upload
 from benthic.cache.work import CacheWork, Copy, Restore
-from benthic.errors import ConfigError
 
-Storage = Literal["wide", "official"]
 ALIGNMENT = 64
 """Bytes; as torch's own allocator."""
 
@@ -31,7 +29,8 @@ ALIGNMENT = 64
 class LayerStack:
     """Buffers of all layers of one kind, layer first; None where the kind has none.
 
-    `kv` [layers, slots, d]: window slots, then entry slots. `index` [layers, entry slots, di]. `rings` float32
+    `kv` [layers, slots, kv width]: window slots, then entry slots. `index` [layers, entry slots, index width]; both in
+    the form of the pools' storage. `rings` float32
     [layers, num_rows * R, raw]. `snapshots` float32 [layers, (num_windows + 1) * 4, half].
     """
 
@@ -47,7 +46,11 @@ class CachePools:
 
     Args:
         dtype: of kv rows, entries and indexer keys as the model computes them.
-        storage: "wide" keeps them in `dtype`.
+        storage: "wide" keeps them in `dtype`; "official" in FP8 and FP4 (`cache.storage`).
+        numerics: the model's policy.
+
+    Raises:
+        ConfigError: `storage` would lose bits of what a model of these numerics computes.
     """
 
     def __init__(
@@ -58,14 +61,14 @@ class CachePools:
         dtype: torch.dtype,
         device: torch.device,
         storage: Storage = "wide",
+        numerics: str = "plain",
     ) -> None:
-        if storage != "wide":
-            raise ConfigError(f"cache_storage is {storage!r}; it must be 'wide'")
         self.geometry, self.capacity, self.device = geometry, capacity, device
+        self.storage = key_storage(storage, geometry, dtype, numerics)
         self.entry_base = (capacity.num_windows + 1) * geometry.page_size
         """First entry slot of every kv buffer."""
         kinds = list(dict.fromkeys(geometry.layers))
-        self._stacks = [_stack(kind, geometry, capacity, dtype, device) for kind in kinds]
+        self._stacks = [_stack(kind, geometry, capacity, self.storage, device) for kind in kinds]
         places = [(kinds.index(layer), geometry.layers[:n].count(layer)) for n, layer in enumerate(geometry.layers)]
         self.kv = [self._stacks[stack].kv[place] for stack, place in places]
         self.index = [_layer(self._stacks[stack].index, place) for stack, place in places]
@@ -175,7 +178,7 @@ def put_snapshot(rings: Tensor, slots: Tensor, halves: Tensor, kind: LayerCache)
 
 
 def _stack(
-    kind: LayerCache, geometry: CacheGeometry, capacity: CacheCapacity, dtype: torch.dtype, device: torch.device
+    kind: LayerCache, geometry: CacheGeometry, capacity: CacheCapacity, storage: KeyStorage, device: torch.device
 ) -> LayerStack:
     layers = geometry.layers.count(kind)
     windows = (capacity.num_windows + 1) * geometry.page_size
@@ -188,8 +191,8 @@ def _stack(
         snapshots = _zeros((layers, slots, kind.snapshot), torch.float32, device)
     return LayerStack(
         kind=kind,
-        kv=_zeros((layers, windows + entries, kind.kv), dtype, device),
-        index=_zeros((layers, entries, kind.index), dtype, device) if kind.index else None,
+        kv=_zeros((layers, windows + entries, storage.kv_width(kind)), storage.element, device),
+        index=_zeros((layers, entries, storage.index_width(kind)), storage.element, device) if kind.index else None,
         rings=rings,
         snapshots=snapshots,
     )
