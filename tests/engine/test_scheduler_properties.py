@@ -1,6 +1,5 @@
 """Random traffic over small caches: laws that hold in every step, and ends that every request comes to."""
 
-import os
 from collections import Counter
 from typing import Any
 
@@ -9,11 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from benthic.engine.plan import StepPlan
+from benthic.engine.plan import StepPlan, StepResult
 from benthic.engine.request import FinalOutput, TokenEvent
 from benthic.engine.sequence import Phase, Sequence
-from benthic.engine.simulate import Simulation, simulated_result, synthetic_token
+from benthic.engine.simulate import Simulation, synthetic_token
 from benthic.engine.synthetic_trace import Arrival, TraceConfig, synthetic_trace
+from tests.engine.fingerprint_model import FingerprintModel
 from tests.engine.scheduling import MAX_LEN, cache_of, is_empty, prompt_of, scheduler_of, sequence_of
 
 PATIENCE = 4
@@ -76,7 +76,13 @@ def play(
             assert waited[first] <= PATIENCE, "the first in rank stands still"
 
     simulation = Simulation(
-        scheduler, cache, max_len=MAX_LEN, overlap_steps=overlap_steps, draft_len=draft_len, check=check
+        scheduler,
+        cache,
+        max_len=MAX_LEN,
+        model=FingerprintModel(cache),
+        overlap_steps=overlap_steps,
+        draft_len=draft_len,
+        check=check,
     )
     report = simulation.run(trace)
     for arrival in trace:
@@ -104,6 +110,7 @@ def test_every_request_ends_once_with_its_own_tokens_and_all_memory_comes_back(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(7200)
 @settings(max_examples=3000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(traces, memory, budgets, st.integers(0, 1), st.sampled_from([0, 0, 1, 4]))
 def test_every_request_ends_once_with_its_own_tokens_in_thousands_of_traces(
@@ -128,6 +135,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler = scheduler_of(
             self.cache, max_batched_tokens=budget, prefill_chunk=20, admission_headroom=headroom, namespace=("w", 0)
         )
+        self.model = FingerprintModel(self.cache)
         self.in_flight: list[tuple[StepPlan, int]] = []
         self.live: dict[str, Sequence] = {}
         self.tokens: dict[str, list[int]] = {}
@@ -189,9 +197,10 @@ class SchedulerMachine(RuleBasedStateMachine):
                     synthetic_token(sequence.seed, first + place) ^ (place == wrong) for place in range(num_drafts)
                 )
         plan = self.scheduler.plan(self.now_s)
-        self.cache.take_work()
+        work = self.cache.take_work()
         assert plan.chunks or self.in_flight or not self.live
         if plan.chunks:
+            self.model.launch(plan, work)
             self.scheduler.launched(plan)
             self.in_flight.append((plan, self.version))
 
@@ -199,8 +208,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         plan, version = self.in_flight.pop(0)
-        result = simulated_result(plan)
-        self.take(self.scheduler.committed(plan, type(result)(result.sampled, weight_version=version)))
+        sampled = self.model.result(plan).sampled
+        self.take(self.scheduler.committed(plan, StepResult(sampled, weight_version=version)))
 
     @rule(seconds=st.sampled_from([0.01, 1.0]))
     def wait(self, seconds: float) -> None:
@@ -258,7 +267,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=int(os.environ.get("BENTHIC_MACHINE_EXAMPLES", "60")),
+    max_examples=60,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),
@@ -266,6 +275,7 @@ TestScheduler.settings = settings(
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(7200)
 class TestSchedulerAtLength(SchedulerMachine.TestCase):
     """Ten thousand runs of up to 50 steps."""
 
