@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -18,7 +19,7 @@ from benthic.errors import CheckpointError, ConfigError, EngineError, RequestErr
 from tests.engine.asking import first_event, held, is_running, receive_finals, request_of, until
 from tests.engine.fakes import DIES, FAILS, HANGS, fake_spec
 
-SOON = RestartPolicy(first_wait_s=0.01, max_early_deaths=3)
+SOON = RestartPolicy(first_wait_s=0.01, max_early_deaths=3, early_s=0.0)
 
 
 @pytest.fixture
@@ -187,7 +188,7 @@ def test_an_engine_that_dies_again_and_again_is_given_up_and_waiting_requests_ar
     assert "exit code 7" in error and "not started any more" in error
     assert engine.state == "failed"
     assert not engine.is_alive
-    assert engine.num_restarts == 3
+    assert engine.num_restarts == 4
     assert "failed" in failure(engine.dump())
     engine.close()
 
@@ -233,6 +234,32 @@ def test_the_child_ends_when_its_parent_is_killed() -> None:
     parent.wait()
     parent.stdout.close()
     assert until(lambda: not is_running(child), 5)
+
+
+def test_every_request_and_call_of_many_threads_is_answered_once_while_children_die(engine: EngineProcess) -> None:
+    calls: list[Future[str]] = []
+
+    def ask(thread: int) -> None:
+        for i in range(150):
+            engine.add(request_of(f"{thread}-{i}", max_tokens=i % 20 + 1))
+            if i % 3 == 0:
+                engine.cancel(f"{thread}-{i - 1}")
+            if i % 10 == 0:
+                calls.append(engine.check())
+            time.sleep(0.01)
+
+    threads = [threading.Thread(target=ask, args=(thread,)) for thread in range(4)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        time.sleep(0.25)
+        if engine.state == "running":
+            kill(engine)
+    finals = receive_finals(engine, 600)
+    assert engine.receive(0.2) == []
+    assert {final.finish_reason for final in finals.values()} == {"length", "cancelled", "error"}
+    assert all(call.exception(20) is None or isinstance(call.exception(), EngineError) for call in calls)
+    assert engine.num_restarts >= 2
 
 
 def test_signals_for_the_whole_group_leave_the_engine_to_its_parent(engine: EngineProcess) -> None:

@@ -3,9 +3,13 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +22,9 @@ PACKAGE = Path(benthic.__file__).parent
 WEIGHTS = list((PACKAGE / "assets" / "tiny").glob("*.safetensors"))
 pytestmark = pytest.mark.skipif(not WEIGHTS, reason="the bundled model has no weights in this tree")
 
+URL = r"http://[\d.:]+/v1"
 SUM: Any = [{"role": "user", "content": "What is 347 + 285?"}]
+ENDLESS = {"ignore_eos": True}
 WEATHER: Any = {
     "type": "function",
     "function": {
@@ -29,20 +35,61 @@ WEATHER: Any = {
 }
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[openai.OpenAI]:
+@dataclass(frozen=True)
+class Serving:
+    """A running `benthic serve`."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+    @property
+    def engine_pid(self) -> int:
+        """The process of its engine, its only child."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        [pid] = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
+        return pid
+
+
+@contextmanager
+def serving() -> Iterator[Serving]:
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "benthic", "serve", "--port", "0"], stdout=subprocess.PIPE, text=True, env=environment
     )
     try:
         assert process.stdout is not None
-        url = next(found.group() for line in process.stdout if (found := re.search(r"http://[\d.:]+/v1", line)))
-        with openai.OpenAI(base_url=url, api_key="any", timeout=60) as client:
-            yield client
+        yield Serving(process, next(found.group() for line in process.stdout if (found := re.search(URL, line))))
     finally:
-        process.terminate()
-        assert process.wait(30) == 0
+        process.kill()
+        process.wait(30)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def ends_within(pid: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while is_running(pid) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not is_running(pid)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Serving]:
+    with serving() as server:
+        yield server
+        server.process.terminate()
+        assert server.process.wait(30) == 0
+
+
+@pytest.fixture(scope="module")
+def client(server: Serving) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=server.url, api_key="any", timeout=60) as client:
+        yield client
 
 
 def run_example(*words: str) -> str:
@@ -97,3 +144,35 @@ def test_a_tool_is_called_and_its_result_is_used(client: openai.OpenAI, thinking
     answer = client.chat.completions.create(messages=messages, **common).choices[0]
     assert answer.finish_reason == "stop"
     assert "21" in (answer.message.content or "")
+
+
+def test_the_engine_may_be_killed_and_the_next_request_is_answered(client: openai.OpenAI, server: Serving) -> None:
+    before = server.engine_pid
+    stream = client.completions.create(model="tiny", prompt="a", max_tokens=2000, stream=True, extra_body=ENDLESS)
+    next(iter(stream))
+    os.kill(before, signal.SIGKILL)
+    with pytest.raises(openai.APIError, match="was killed by SIGKILL"):
+        list(stream)
+    answer = client.chat.completions.create(model="tiny", messages=SUM, temperature=0)
+    assert "632" in (answer.choices[0].message.content or "")
+    assert server.engine_pid != before
+    assert not is_running(before)
+
+
+def test_a_second_signal_ends_a_server_at_once_and_its_engine_with_it() -> None:
+    with serving() as server, openai.OpenAI(base_url=server.url, api_key="any", max_retries=0) as client:
+        engine = server.engine_pid
+        stream = client.completions.create(model="tiny", prompt="a", max_tokens=2000, stream=True, extra_body=ENDLESS)
+        next(iter(stream))
+        server.process.terminate()
+        time.sleep(0.2)
+        server.process.terminate()
+        assert server.process.wait(5) == 0
+        assert ends_within(engine, 1)
+
+
+def test_a_server_that_is_killed_leaves_no_engine_behind() -> None:
+    with serving() as server:
+        engine = server.engine_pid
+        server.process.kill()
+        assert ends_within(engine, 10)

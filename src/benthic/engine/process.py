@@ -75,7 +75,8 @@ class EngineProcess(EngineHandle):
         self._settled = threading.Event()
         self._closing = threading.Event()
         self._close_by = float("inf")
-        self._was_useful = self._is_greeted = False
+        self._was_useful = False
+        self._greeted_at: float | None = None
         self._thread = threading.Thread(target=self._supervise, name="benthic-supervisor", daemon=True)
 
     @property
@@ -175,12 +176,11 @@ class EngineProcess(EngineHandle):
 
     def _live_one_life(self) -> bool:
         """Runs one child from start to burial; returns whether another one shall follow."""
-        self._was_useful = self._is_greeted = False
-        began = time.monotonic()
+        self._was_useful, self._greeted_at = False, None
         try:
             child = ChildProcess(Start(spec=self._spec, weights=self._weights, is_paused=self._is_paused, dump_path=""))
         except OSError as error:
-            return self._mourn(f"could not be started: {error}", 0.0)
+            return self._mourn(f"could not be started: {error}")
         with self._lock:
             self._child = child
         cause = ""
@@ -193,7 +193,7 @@ class EngineProcess(EngineHandle):
             ending = child.bury()
             with self._lock:
                 self._child = None
-        return self._mourn(cause or ending, time.monotonic() - began)
+        return self._mourn(cause or ending)
 
     def _listen(self, child: ChildProcess) -> str:
         """Passes replies on until there are no more; a text when the child had to be ended."""
@@ -204,7 +204,7 @@ class EngineProcess(EngineHandle):
             if child.busy_s() > stall_s + _STALL_GRACE_S:
                 logger.error("a step of the engine has stalled; its process is ended:\n%s", child.kill_stalled())
                 return f"was ended because a step ran for more than {stall_s:g} s; its state is in {child.dump_path}"
-            if self._closing.is_set() and (not self._is_greeted or time.monotonic() > self._close_by):
+            if self._closing.is_set() and (self._greeted_at is None or time.monotonic() > self._close_by):
                 child.kill()
         return ""
 
@@ -234,7 +234,7 @@ class EngineProcess(EngineHandle):
     def _welcome(self, child: ChildProcess, facts: EngineFacts) -> None:
         with self._lock:
             self._facts = facts
-            self._is_greeted = True
+            self._greeted_at = time.monotonic()
             if not self._closing.is_set():
                 self._state = "running"
                 for request in self._backlog.values():
@@ -242,7 +242,7 @@ class EngineProcess(EngineHandle):
                 self._backlog.clear()
         self._settled.set()
 
-    def _mourn(self, ending: str, lived_s: float) -> bool:
+    def _mourn(self, ending: str) -> bool:
         """Answers what the dead child owed; returns whether another one shall follow."""
         text = f"the engine's process {ending}"
         if self._closing.is_set():
@@ -256,6 +256,7 @@ class EngineProcess(EngineHandle):
         if self._facts is None:
             self._give_up(self._error or EngineError(text))
             return False
+        lived_s = 0.0 if self._greeted_at is None else time.monotonic() - self._greeted_at
         wait_s = self._restarts.wait_s(lived_s, was_useful=self._was_useful)
         if wait_s is None:
             reason = f": {self._error}" if self._error is not None else ""

@@ -34,7 +34,7 @@ class RestartPolicy:
     """Before the first restart; each further early death doubles it."""
     max_wait_s: float = 30.0
     early_s: float = 20.0
-    """A child that dies sooner than this, and without having finished a request, has died early."""
+    """A child that dies sooner than this after it was ready, and without having finished a request, has died early."""
     max_early_deaths: int = 5
     """So many in a row, and no more children are started."""
 
@@ -50,7 +50,7 @@ class Restarts:
     def wait_s(self, lived_s: float, *, was_useful: bool) -> float | None:
         """How long to wait before the next child; None: there will be none."""
         self.num_deaths += 1
-        self._num_early = 0 if was_useful or lived_s >= self._policy.early_s else self._num_early + 1
+        self._num_early = 0 if was_useful or lived_s > self._policy.early_s else self._num_early + 1
         if self._num_early >= self._policy.max_early_deaths:
             return None
         return min(self._policy.first_wait_s * 2 ** max(0, self._num_early - 1), self._policy.max_wait_s)
