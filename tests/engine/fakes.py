@@ -109,10 +109,10 @@ class FakeEngine:
     def resume(self) -> None:
         self.pause_mode = None
 
-    def update_weights(self, path: str, version: int, checksum: str | None) -> list[Event]:
-        if not Path(path).exists():
-            raise CheckpointError(f"there is no checkpoint at {path}; give an existing folder")
-        self.version = version
+    def update_weights(self, source: str, version: int | None, checksum: str | None) -> list[Event]:
+        if not Path(source).exists():
+            raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
+        self.version = self.version + 1 if version is None else version
         return []
 
     def flush(self) -> None:

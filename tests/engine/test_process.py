@@ -144,6 +144,7 @@ def test_requests_that_come_while_the_engine_restarts_wait_and_may_be_cancelled(
 
 def test_a_new_child_takes_over_the_pause_and_the_latest_weights(engine: EngineProcess, tmp_path: Path) -> None:
     engine.update_weights(tmp_path, 3).result(20)
+    assert engine.update_weights(tmp_path).result(20) == "4"
     engine.pause("keep").result(20)
     kill(engine)
     assert until(lambda: engine.num_restarts == 1 and engine.state == "running")
@@ -152,7 +153,7 @@ def test_a_new_child_takes_over_the_pause_and_the_latest_weights(engine: EngineP
     engine.resume().result(20)
     event = first_event(engine)
     assert isinstance(event, TokenEvent)
-    assert event.weight_version == 3
+    assert event.weight_version == 4
 
 
 def test_an_engine_that_cannot_be_built_says_why_and_is_not_tried_again() -> None:

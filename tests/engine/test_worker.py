@@ -143,7 +143,6 @@ def test_closing_answers_what_is_live_and_refuses_what_comes_later() -> None:
     worker.close()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_loop_that_breaks_down_answers_what_it_owes() -> None:
     class Breaking(FakeEngine):
         def has_work(self) -> bool:

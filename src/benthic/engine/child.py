@@ -21,11 +21,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from benthic.engine.control import ControlledEngine, EngineLoop, describe
+from benthic.engine.control import EngineLoop
 from benthic.engine.factory import BuiltEngine, build
 from benthic.engine.messages import Close, Command, Ready, Reply, Start, StartFailed
 from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat, ThreadWatchdog
-from benthic.errors import BenthicError, EngineError
+from benthic.errors import BenthicError
 
 LAST_WORDS_S = 3.0
 """How long a process without a parent may take to end by itself."""
@@ -95,14 +95,10 @@ class Writer:
 def _built(start: Start) -> BuiltEngine:
     """The engine, in the state that the one before it was in."""
     built = build(start.spec)
-    if start.weights is not None or start.is_paused:
-        engine = built.engine
-        if not isinstance(engine, ControlledEngine):
-            raise EngineError(f"{type(engine).__name__} takes no calls, so it cannot follow one that did")
-        if start.weights is not None:
-            engine.update_weights(start.weights.path, start.weights.version, start.weights.checksum)
-        if start.is_paused:
-            engine.pause("keep")
+    if start.weights is not None:
+        built.engine.update_weights(start.weights.path, start.weights.version, start.weights.checksum)
+    if start.is_paused:
+        built.engine.pause("keep")
     return built
 
 
@@ -114,7 +110,7 @@ def _run(
     send: Callable[[Reply], None],
 ) -> None:
     stall_s = start.spec.engine.stall_timeout_s
-    with ThreadWatchdog(heartbeat, stall_s, lambda: describe(built.engine), Path(start.dump_path)):
+    with ThreadWatchdog(heartbeat, stall_s, built.engine.describe, Path(start.dump_path)):
         EngineLoop(built.engine, inbox, send, heartbeat).run()
 
 

@@ -8,7 +8,7 @@ import logging
 import queue
 import time
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from benthic.engine.handle import refusal
 from benthic.engine.messages import (
@@ -31,7 +31,7 @@ from benthic.engine.messages import (
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.stats import EngineStats
 from benthic.engine.watchdog import Heartbeat
-from benthic.errors import BenthicError, CapacityError, EngineError, RequestError
+from benthic.errors import BenthicError, CapacityError, RequestError
 
 CLOSED = "the engine was closed"
 REPORT_EVERY_S = 0.1
@@ -52,24 +52,18 @@ class StepEngine(Protocol):
 
     def fail_all(self, error: str) -> list[Event]: ...
     def stats(self) -> EngineStats: ...
-
-
-@runtime_checkable
-class ControlledEngine(StepEngine, Protocol):
-    """An engine that can also be called: paused, given other weights, looked into."""
-
     def pause(self, mode: PauseMode) -> list[Event]:
         """Drains what is in flight; later steps compute nothing. Returns what the drained pass brought."""
         ...
 
     def resume(self) -> None: ...
-    def update_weights(self, path: str, version: int, checksum: str | None) -> list[Event]:
+    def update_weights(self, source: str, version: int | None, checksum: str | None) -> list[Event]:
         """Drains, retracts and loads; CheckpointError leaves everything as it was."""
         ...
 
     def flush(self) -> None: ...
     def describe(self) -> str:
-        """Queues, pools and the last plan, for people; may be called from another thread while a step hangs."""
+        """Queues, pools and passes in flight; may be called from another thread while a step hangs."""
         ...
 
     def check_laws(self) -> None:
@@ -161,15 +155,14 @@ class EngineLoop:
 
     def _carry_out(self, call: Call) -> tuple[str, list[Event]]:
         engine = self._engine
-        if not isinstance(engine, ControlledEngine):
-            raise EngineError(f"{type(engine).__name__} takes no calls such as {type(call).__name__}; it only steps")
         match call:
             case Pause(_, mode):
                 return "", engine.pause(mode)
             case Resume():
                 engine.resume()
             case UpdateWeights(_, path, version, checksum):
-                return str(version), engine.update_weights(path, version, checksum)
+                events = engine.update_weights(path, version, checksum)
+                return str(engine.stats().weight_version), events
             case Flush():
                 engine.flush()
             case Dump():
@@ -177,8 +170,3 @@ class EngineLoop:
             case Check():
                 engine.check_laws()
         return "", []
-
-
-def describe(engine: StepEngine) -> str:
-    """The state of an engine that can tell it."""
-    return engine.describe() if isinstance(engine, ControlledEngine) else f"{type(engine).__name__}: {engine.stats()}"

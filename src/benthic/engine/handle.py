@@ -228,7 +228,7 @@ class EngineHandle(ABC):
         """Goes on after a pause."""
         return self._call(Resume)
 
-    def update_weights(self, path: str | Path, version: int, checksum: str | None = None) -> Future[str]:
+    def update_weights(self, path: str | Path, version: int | None = None, checksum: str | None = None) -> Future[str]:
         """Takes other weights between two tokens; running requests go on under them, recomputed.
 
         The future holds the version in force, or CheckpointError: then the old weights stay. A process that replaces

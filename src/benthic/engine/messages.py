@@ -48,7 +48,8 @@ class UpdateWeights:
 
     number: int
     path: str
-    version: int
+    version: int | None
+    """None: one more than now."""
     checksum: str | None = None
     """Refused unless the weights have this checksum."""
 

@@ -18,6 +18,7 @@ The first start is not repeated: whoever started it is there to read why it fail
 import logging
 import threading
 import time
+from dataclasses import replace
 
 from benthic.engine.control import CLOSED
 from benthic.engine.handle import EngineHandle, error_of
@@ -221,13 +222,13 @@ class EngineProcess(EngineHandle):
                 with self._lock:
                     change = self._changes.pop(number, None)
                 if isinstance(reply, Done) and change is not None:
-                    self._remember(change)
+                    self._remember(change, reply.value)
                 self._answers.take(reply)
 
-    def _remember(self, change: Pause | Resume | UpdateWeights) -> None:
+    def _remember(self, change: Pause | Resume | UpdateWeights, value: str) -> None:
         """What a child after this one must take over."""
         if isinstance(change, UpdateWeights):
-            self._weights = change
+            self._weights = replace(change, version=int(value))
         else:
             self._is_paused = isinstance(change, Pause)
 

@@ -18,7 +18,7 @@ import logging
 import queue
 import threading
 
-from benthic.engine.control import CLOSED, EngineLoop, StepEngine, describe
+from benthic.engine.control import CLOSED, EngineLoop, StepEngine
 from benthic.engine.handle import EngineHandle
 from benthic.engine.messages import Close, Command, Done, Failed, Reply, Report
 from benthic.engine.watchdog import Heartbeat, ThreadWatchdog, thread_dump_path
@@ -76,15 +76,13 @@ class EngineWorker(EngineHandle):
 
     def _main(self) -> None:
         error = CLOSED
-        watchdog = ThreadWatchdog(
-            self._heartbeat, self._stall_timeout_s, lambda: describe(self._engine), thread_dump_path()
-        )
+        watchdog = ThreadWatchdog(self._heartbeat, self._stall_timeout_s, self._engine.describe, thread_dump_path())
         try:
             with watchdog:
                 EngineLoop(self._engine, self._inbox, self._take, self._heartbeat).run()
-        except BaseException as failure:
+        except Exception as failure:  # noqa: BLE001 - the border: nobody but the log and the requests would hear of it
+            logger.exception("the engine's thread ended")
             error = f"the engine's thread ended: {type(failure).__name__}: {failure}"
-            raise
         finally:
             self._has_ended = True
             self._answers.fail(error)

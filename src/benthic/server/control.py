@@ -92,7 +92,6 @@ async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
     version = fields.integer("weight_version", 0, _MAX_VERSION)
     checksum = fields.optional_text("checksum")
     service.count_unknown(fields)
-    version = engine.stats.weight_version + 1 if version is None else version
     try:
         return {"weight_version": int(await _done(engine.update_weights(path, version, checksum)))}
     except CheckpointError as error:
