@@ -167,6 +167,26 @@ def test_a_second_request_continues_from_the_first_ones_prompt() -> None:
     assert (final.cached_len, final.report.usable_match, final.report.cut) == (96, 96, "whole prompt")
 
 
+def test_equal_prompts_that_come_together_are_computed_once() -> None:
+    driver = driver_of(*(sequence_of(number, (*prompt_of(0, 96), number), 2) for number in range(6)))
+    rows = sum(plan.num_rows for plan in driver.run())
+    assert rows == 97 + 5 * 1 + 6
+
+
+def test_prompts_that_part_go_on_side_by_side_from_there() -> None:
+    shared = prompt_of(0, 64)
+    first, second = ((*shared, *prompt_of(number, 100)) for number in (1, 2))
+    driver = driver_of(sequence_of(0, first), sequence_of(1, second))
+    assert shape(driver.step()) == [(0, 0, 64, False)]
+    assert shape(driver.step()) == [(0, 64, 32, False), (1, 64, 32, False)]
+
+
+@pytest.mark.parametrize("field", [{"cache_salt": "x"}, {"use_cache": False}])
+def test_nobody_waits_for_pages_that_he_may_not_take(field: dict[str, object]) -> None:
+    driver = driver_of(sequence_of(0, 100), sequence_of(1, prompt_of(0, 100), **field))
+    assert numbers(driver.step()) == [0, 1]
+
+
 @pytest.mark.parametrize("settings", [{"use_cache": False}, {"namespace": ("other weights", 1)}])
 def test_prefixes_are_not_shared_where_they_must_not_be(settings: dict[str, object]) -> None:
     cache = cache_of()

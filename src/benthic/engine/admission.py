@@ -137,6 +137,10 @@ class Admission:
         self.free_followers(leader)
         return started
 
+    def shares_cache(self, sequence: Sequence) -> bool:
+        """Whether it may take pages from the cache and leave its own there."""
+        return self._use_cache and sequence.request.use_cache and not sequence.wants_whole_prompt
+
     def pages_to_come(self, sequence: Sequence) -> int:
         """Pages that a sequence, running or not, will take within its headroom."""
         target = min(sequence.known_len + self._headroom, sequence.limit_len)
@@ -150,7 +154,7 @@ class Admission:
     def _open(self, sequence: Sequence, running: Collection[Sequence]) -> Row | None:
         """A row, if there is room for it; what it shares with others is not counted twice."""
         cache, request = self._cache, sequence.request
-        use_cache = self._use_cache and request.use_cache and not sequence.wants_whole_prompt
+        use_cache = self.shares_cache(sequence)
         namespace = (*self.namespace, request.cache_salt)
         to_come = sum(map(self.pages_to_come, running))
         is_tight = bool(running) and to_come + self.pages_to_come(sequence) > available_pages(cache)

@@ -7,8 +7,9 @@
 Order. Every sequence has a rank (ranked_queue.py): priority and arrival in one number that never changes. A plan takes
 decodes and verifies first, by rank; then prompts: the first in rank gets half of what rows are left, the others the
 rest, higher priority and fewer missing tokens first; those may be waiting ones, which start when they get their first
-rows (admission.py). So the first always moves on, and a short prompt never waits for a long one to end. Beside
-decodes, prompts get `prefill_chunk` rows at most.
+rows (admission.py). So the first always moves on, and a short prompt never waits for a long one to end. One that waits
+does not start while another is computing the very page that it needs next. Beside decodes, prompts get `prefill_chunk`
+rows at most.
 
 Room. Rows need pages and windows; a prompt's chunk and a run of drafts shrink to what there is. A sequence that can
 not move at all takes back the memory of the last in rank, never that of one before itself; that one is retracted:
@@ -271,10 +272,27 @@ class Scheduler:
         for sequence in others:
             if rest <= 0:
                 break
-            if rest >= min(MIN_ROWS, sequence.pending_len) or sequence.phase is Phase.RUNNING:
+            is_small = rest < min(MIN_ROWS, sequence.pending_len)
+            if sequence.phase is Phase.RUNNING or not (is_small or self._is_anticipated(sequence, ranked)):
                 rest -= self._plan_prompt(chunks, sequence, rest, now_s)
         if rest > 0 and len(chunks) > place and chunks[place].sequence is first:
             chunks[place] = self._lengthen(chunks[place], rest, chunks)
+
+    def _is_anticipated(self, sequence: Sequence, prompts: list[Sequence]) -> bool:
+        """Whether a running prompt is at a page of the same tokens: soon `sequence` can take that from the cache.
+
+        Only that page is compared. Should what precedes it differ, a few steps are lost.
+        """
+        shares, size = self._admission.shares_cache, self._page_size
+        if not shares(sequence):
+            return False
+        for other in prompts:
+            begin = other.computed_len // size * size
+            if other.phase is Phase.RUNNING and begin + size < sequence.total_len and shares(other):
+                is_same_page = sequence.tokens[begin : begin + size] == other.tokens[begin : begin + size]
+                if is_same_page and other.request.cache_salt == sequence.request.cache_salt:
+                    return True
+        return False
 
     def _plan_prompt(self, chunks: list[ScheduledChunk], sequence: Sequence, budget: int, now_s: float) -> int:
         """Schedules up to `budget` rows of a prompt, starting it if it waits; how many were scheduled."""
