@@ -98,14 +98,14 @@ def _fill(host: Ints, chunks: Seq[ScheduledChunk]) -> None:
     following: list[int] = []
     for chunk in chunks:
         if chunk.length == 1:
-            tokens = chunk.sequence.tokens
-            ids.append(0 if chunk.is_relayed else tokens[chunk.start])
-            following.append(0 if chunk.samples else tokens[chunk.start + 1])
+            ids.append(0 if chunk.is_relayed else chunk.sequence.tokens[chunk.start])
         else:
             own = chunk.token_ids()
             ids += own
             following += own[1:]
-            following.append(0 if chunk.samples else chunk.sequence.tokens[chunk.start + chunk.length])
+        tokens, end = chunk.sequence.tokens, chunk.start + chunk.length
+        # Not there after the last known token: of a chunk that samples, or of a request that only scores its prompt.
+        following.append(tokens[end] if end < len(tokens) else 0)
     host[0, :num_rows] = ids
     host[1, :num_rows] = np.arange(num_rows) + np.repeat(starts - first, lengths)
     host[2, :num_rows] = following
