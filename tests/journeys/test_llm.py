@@ -4,7 +4,6 @@ import dataclasses
 import shutil
 import threading
 from collections.abc import Iterator
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -13,33 +12,12 @@ import torch
 
 import benthic
 from benthic import LLM, SamplingParams
-from benthic.engine.cpu import prepare_products
 from benthic.errors import CheckpointError, ConfigError, PromptTooLong, RequestError
-from benthic.models.checkpoint import dummy_model, save_checkpoint
-from benthic.models.config import ModelConfig
-from benthic.models.transformer import Transformer
+from benthic.models.checkpoint import save_checkpoint
 from benthic.text.tokenizer import Tokenizer
+from tests.journeys.small_model import ASSETS, build_model
 
-ASSETS = Path(str(resources.files("benthic"))) / "assets" / "tiny"
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
-
-
-def build_model() -> Transformer:
-    prepare_products(1)
-    config = dataclasses.replace(
-        ModelConfig.from_json(ASSETS),
-        num_hidden_layers=3,
-        compress_ratios=(0, 4, 128, 0),
-        hidden_size=128,
-        max_position_embeddings=1024,
-        num_hash_layers=1,
-    )
-    model = dummy_model(config, seed=1, device="cpu")
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if weight.ndim >= 2 and "hc_" not in name:
-                weight.mul_(5.0)
-    return model
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +114,96 @@ def test_several_answers_differ_and_are_each_repeatable_alone(llm: LLM) -> None:
     assert len({tuple(ids) for ids in answers}) == 3
     [again] = llm.generate(["Once"], dataclasses.replace(params, seed=42, n=1))
     assert again.outputs[0].token_ids == answers[2]
+
+
+def test_prompt_logprobs_are_the_scores_of_training_with_the_likeliest_tokens(llm: LLM) -> None:
+    ids = list(range(10, 330))
+    params = SamplingParams(max_tokens=3, prompt_logprobs=2, n=2, seed=1, ignore_eos=True)
+    [output] = llm.generate([ids], params)
+    assert output.prompt_logprobs == [None, *llm.score(ids).tolist()]
+    assert output.prompt_top_logprobs is not None
+    assert output.prompt_top_logprobs[0] is None
+    best = [next(iter(top)) for top in output.prompt_top_logprobs[1:] if top]
+    assert best == llm.logits(ids)[:-1].argmax(-1).tolist()
+    [plain] = llm.generate([ids], dataclasses.replace(params, prompt_logprobs=None))
+    assert plain.outputs == output.outputs
+    assert plain.prompt_logprobs is None
+
+
+def test_a_prompt_can_be_scored_without_an_answer(llm: LLM) -> None:
+    [output] = llm.generate([[5] * llm.max_model_len], SamplingParams(max_tokens=0, prompt_logprobs=0))
+    assert output.outputs[0].token_ids == []
+    assert output.outputs[0].finish_reason == "length"
+    assert output.prompt_logprobs == [None, *llm.score([5] * llm.max_model_len).tolist()]
+
+
+def test_a_cached_prefix_is_reported_and_changes_nothing(llm: LLM) -> None:
+    ids = [(11 * i) % 4000 + 7 for i in range(400)]
+    [cold] = llm.generate([ids], GREEDY)
+    [warm] = llm.generate([ids], GREEDY)
+    assert cold == warm
+    assert (cold.cached_len, warm.cached_len) == (0, 384)
+    assert warm.report is not None
+    assert (warm.report.prompt_len, warm.report.usable_match, warm.report.cut) == (400, 384, "whole prompt")
+    assert warm.outputs[0].report == warm.report
+
+
+def test_a_thinking_budget_ends_the_reasoning_and_lets_the_answer_follow(llm: LLM) -> None:
+    end = llm.tokenizer.token_id("</think>")
+    free = dataclasses.replace(GREEDY, max_tokens=20, logit_bias={end: -100})  # type: ignore[arg-type]
+    params = dataclasses.replace(free, thinking_budget=5, reasoning_end_id=end, logprobs=0)
+    [unbound], [bound] = llm.generate(["Think"], free), llm.generate(["Think"], params)
+    answer = bound.outputs[0]
+    assert answer.token_ids[:6] == [*unbound.outputs[0].token_ids[:5], end]
+    assert len(answer.token_ids) == 20
+    assert end not in answer.token_ids[6:]
+    scores = llm.score([*bound.prompt_token_ids, *answer.token_ids])[len(bound.prompt_token_ids) - 1 :]
+    assert answer.logprobs == scores.tolist()
+
+
+def test_a_stop_string_in_the_reasoning_ends_the_answer_only_if_asked(llm: LLM) -> None:
+    end = llm.tokenizer.token_id("</think>")
+    thinking = SamplingParams(seed=3, max_tokens=16, ignore_eos=True, thinking_budget=6, reasoning_end_id=end)
+    [free] = llm.generate(["go"], thinking)
+    thought, answer = free.outputs[0].text.split("</think>")
+    stop = thought[-3:]
+    assert stop not in answer
+    [asleep] = llm.generate(["go"], dataclasses.replace(thinking, stop=(stop,)))
+    [awake] = llm.generate(["go"], dataclasses.replace(thinking, stop=(stop,), stop_in_reasoning=True))
+    assert asleep.outputs[0].text == free.outputs[0].text
+    assert awake.outputs[0].text == thought[: thought.index(stop)]
+    [shown] = llm.generate(
+        ["go"], dataclasses.replace(thinking, stop=(stop,), stop_in_reasoning=True, include_stop=True)
+    )
+    assert shown.outputs[0].text == thought[: thought.index(stop) + len(stop)]
+
+
+def test_several_answers_share_the_computed_prompt(llm: LLM) -> None:
+    ids = [(13 * i) % 4000 + 9 for i in range(300)]
+    before = llm._open_engine().stats()
+    [output] = llm.generate([ids], SamplingParams(max_tokens=5, seed=3, n=6, ignore_eos=True))
+    after = llm._open_engine().stats()
+    assert len({tuple(answer.token_ids) for answer in output.outputs}) == 6
+    computed = [answer.report.usable_match for answer in output.outputs if answer.report]
+    assert len(computed) == 6
+    assert after.num_generated_tokens - before.num_generated_tokens == 30
+    alone = [llm.generate([ids], SamplingParams(max_tokens=5, seed=3 + i, ignore_eos=True))[0] for i in range(6)]
+    assert [answer.token_ids for answer in output.outputs] == [one.outputs[0].token_ids for one in alone]
+
+
+def test_routes_are_returned_where_the_engine_keeps_them() -> None:
+    with LLM(build_model(), tokenizer=Tokenizer(ASSETS), max_num_seqs=4, keep_routes=True) as llm:
+        ids = list(range(20, 320))
+        params = dataclasses.replace(GREEDY, return_routes=True)
+        [cold], [warm] = llm.generate([ids], params), llm.generate([ids], params)
+        routes = cold.outputs[0].routes
+        assert routes is not None
+        assert routes.dtype.kind == "u"
+        assert len(routes) == len(ids) + len(cold.outputs[0].token_ids) - 1
+        assert warm.cached_len > 0
+        assert np.array_equal(routes, warm.outputs[0].routes)  # type: ignore[arg-type]
+    with LLM(build_model(), max_num_seqs=4) as llm, pytest.raises(RequestError, match="return_routes is True"):
+        llm.generate([[5, 6]], params)
 
 
 def test_a_stop_string_cuts_the_text_before_it_and_ends_generation(llm: LLM) -> None:
