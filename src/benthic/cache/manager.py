@@ -14,18 +14,19 @@ from itertools import count
 from benthic.cache.geometry import CacheCapacity, CacheGeometry
 from benthic.cache.ids import Fence, IdPool
 from benthic.cache.laws import check_rows, check_trie
+from benthic.cache.prefix import begin_row, match_prefix
 from benthic.cache.retention import Retention
 from benthic.cache.row import Row
 from benthic.cache.tables import PageTables
 from benthic.cache.trie import Namespace, PageNode, PageTrie, page_key
-from benthic.cache.work import CacheCounts, CacheStats, CacheWork, Copy, Cut, Match, PoolStats, Restore
+from benthic.cache.work import CacheCounts, CacheStats, CacheWork, Copy, Match, PoolStats, Restore
 from benthic.cache.work_queue import ForkCopies, WorkQueue
 
 
 class CacheManager:
     """Matches, opens, grows, commits, forks and closes request rows over one pool of pages and one of windows.
 
-    A sequence and its forks, alone in the cache, always have room up to `largest_len`.
+    A sequence that is alone always has room up to `largest_len`, whatever is cached.
 
     Args:
         keeps_extras: what `commit` is given beside the tokens is kept with the pages.
@@ -68,8 +69,7 @@ class CacheManager:
 
     def match(self, tokens: Sequence[int], namespace: Namespace, *, need_extras: bool = False) -> Match:
         """How much of `tokens` is cached. Changes nothing; at least one token is left to compute."""
-        root = self.trie.roots.get(namespace)
-        return self._match(root, tokens, need_extras)[0]
+        return match_prefix(self.trie, tokens, namespace, need_extras=need_extras)[0]
 
     def open(
         self,
@@ -90,17 +90,19 @@ class CacheManager:
             need_extras: only pages that have extras are reused.
 
         Returns:
-            None where no row is free or there is no room for a page and a window; nothing has changed then.
+            None where no row is free or there is no room for a page and a window; nothing has changed then
+            but the age of the pages that matched.
         """
         pages = self.pages.num_free + self.trie.evictable_pages
         windows = self.windows.num_free + self.trie.evictable_windows
         if not (self.rows.num_free and pages and windows):
             return None
         if use_cache:
-            match, path = self._match(self.trie.roots.get(namespace), tokens, need_extras)
+            match, path = match_prefix(self.trie, tokens, namespace, need_extras=need_extras)
         else:
             match, path, namespace = Match(0, 0, "not asked"), [], ("private", next(self._private_names))
-        row = self._new_row(match, path, prompt_len, namespace, is_private=not use_cache)
+        root = self.trie.root(namespace)
+        row = begin_row(self.geometry, match, path, root, prompt_len=prompt_len, is_private=not use_cache)
         self._lock(row)
         if self.room(row, row.start_len + 1) <= row.start_len:
             self._unlock(row)
@@ -176,7 +178,7 @@ class CacheManager:
         has_windows = self.windows.num_free + self.trie.evictable_windows >= len(own_windows)
         if not (self.rows.num_free and has_pages and has_windows):
             return None
-        child = self._copy_row(row, last)
+        child = row.copy(last * self._page_size)
         self._lock(child)
         self._take_row(child, restore_window=0)
         for page in own_pages:
@@ -259,73 +261,6 @@ class CacheManager:
         )
 
     # Opening and closing
-
-    def _match(self, root: PageNode | None, tokens: Sequence[int], need_extras: bool) -> tuple[Match, list[PageNode]]:
-        limit, size = (len(tokens) - 1) // self._page_size, self._page_size
-        if limit <= 0:
-            return Match(0, 0, "shorter than a page"), []
-        if root is None:
-            return Match(0, 0, "namespace empty"), []
-        path, lacks_extras = self.trie.walk(root, tokens, limit, need_extras=need_extras)
-        usable = self.trie.usable_pages(path)
-        cut: Cut
-        if usable == limit:
-            cut = "whole prompt"
-        elif usable < len(path):
-            cut = "no window"
-        else:
-            cut = "no extras" if lacks_extras else "no such prefix"
-        return Match(usable * size, len(path) * size, cut), path
-
-    def _new_row(
-        self, match: Match, path: list[PageNode], prompt_len: int, namespace: Namespace, *, is_private: bool
-    ) -> Row:
-        """Computing the gap or replaying before its end, whichever is shorter; both are exact."""
-        usable, compressed = match.usable_len, match.compressed_len
-        replay_len, size = self.geometry.replay_len, self._page_size
-        is_replay = compressed - usable > replay_len
-        start = compressed - replay_len if is_replay else usable
-        begun = start // size
-        first_window = begun if is_replay else max(0, begun - self._window_pages)
-        return Row(
-            index=-1,
-            match=match,
-            prompt_len=prompt_len,
-            start_len=start,
-            stored_len=compressed,
-            exact_len=compressed - self.geometry.window if is_replay else 0,
-            committed_len=start,
-            allocated_len=begun * size,
-            next_page_end=(begun + 1) * size,
-            num_completed=begun,
-            first_window=first_window,
-            root=self.trie.root(namespace),
-            path=path,
-            shared_windows=set(range(first_window, begun)),
-            branch_len=compressed if compressed > usable else 0,
-            is_private=is_private,
-        )
-
-    def _copy_row(self, row: Row, num_pages: int) -> Row:
-        """The committed part of a row, with nothing allocated beyond."""
-        return Row(
-            index=-1,
-            match=row.match,
-            prompt_len=row.prompt_len,
-            start_len=row.committed_len,
-            stored_len=row.stored_len,
-            exact_len=row.exact_len,
-            committed_len=row.committed_len,
-            allocated_len=num_pages * self._page_size,
-            next_page_end=row.next_page_end,
-            num_completed=row.num_completed,
-            first_window=row.first_window,
-            root=row.root,
-            path=row.path.copy(),
-            shared_windows=row.shared_windows.copy(),
-            branch_len=row.branch_len,
-            is_private=row.is_private,
-        )
 
     def _lock(self, row: Row) -> None:
         self.trie.lock_path(row.root, row.path)

@@ -1,6 +1,6 @@
 """One request's place in the cache: what it shares, what it owns, how far it has come."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from benthic.cache.trie import PageNode
 from benthic.cache.work import Match
@@ -50,3 +50,14 @@ class Row:
     def replay_len(self) -> int:
         """Tokens that are computed although their entries exist, to rebuild windows and rings."""
         return max(0, self.stored_len - self.start_len)
+
+    def copy(self, allocated_len: int) -> "Row":
+        """The committed part of this row, without an index: it begins to compute where this one has come to."""
+        return replace(
+            self,
+            index=-1,
+            start_len=self.committed_len,
+            allocated_len=allocated_len,
+            path=self.path.copy(),
+            shared_windows=self.shared_windows.copy(),
+        )

@@ -68,7 +68,7 @@ class PageTrie:
         self.num_checkpoints = 0
         self.evictable_pages = 0
         self.evictable_windows = 0
-        self._page_size = page_size
+        self.page_size = page_size
         self._window_pages = window_pages
         self._clock = count(1)
         # Lazily cleaned: an entry counts only while it describes its node as it is. Serial numbers break ties.
@@ -82,7 +82,7 @@ class PageTrie:
         self, root: PageNode, tokens: Sequence[int], num_pages: int, *, need_extras: bool = False
     ) -> tuple[list[PageNode], bool]:
         """The nodes of the longest cached prefix, at most `num_pages`; and whether missing extras ended it."""
-        size, node = self._page_size, root
+        size, node = self.page_size, root
         path: list[PageNode] = []
         for page in range(num_pages):
             child = node.children.get(page_key(tokens, page * size, (page + 1) * size))
@@ -117,7 +117,7 @@ class PageTrie:
 
     def publish(self, parent: PageNode, key: bytes, page: int) -> PageNode:
         """Shares a page, locked by who brings it: afterwards it is the trie's, and nobody writes it."""
-        assert len(key) == 4 * self._page_size, "only full pages are shared"
+        assert len(key) == 4 * self.page_size, "only full pages are shared"
         assert key not in parent.children and page, "the page is shared already"
         assert parent.locks, "the publisher holds the pages before"
         node = parent.children[key] = PageNode(parent, key, page, parent.namespace)
