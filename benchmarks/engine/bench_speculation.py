@@ -1,4 +1,4 @@
-"""What guessing ahead brings: accepted length and tokens a second, with each drafter and depth, on the model's own tasks.
+"""What guessing ahead brings on the model's own tasks: accepted length and tokens a second, by drafter and depth.
 
     python benchmarks/engine/bench_speculation.py [--model tiny] [--prompts 32] [--batch 1 8] [--temperature 0]
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from benthic.cache.budget import Budget, CacheUse, plan_budget, unit_bytes
 from benthic.cache.geometry import CacheCapacity, CacheGeometry, geometry
 from benthic.cache.manager import CacheManager
-from benthic.cache.memory import available_bytes
 from benthic.cache.pools import CachePools
 from benthic.cache.retention import retention
 from benthic.engine.config import EngineConfig
@@ -18,7 +16,6 @@ from benthic.engine.extras import ExtrasCollector
 from benthic.engine.runner import ModelRunner, Runner
 from benthic.engine.scheduler import Scheduler
 from benthic.engine.speculation import Speculation
-from benthic.errors import ConfigError
 from benthic.models.transformer import Transformer
 
 
@@ -47,7 +44,14 @@ def assemble(
         retention(config.retention, page_size=config.page_size, interval=config.retention_interval),
         keeps_extras=keeps_extras,
     )
-    pools = CachePools(shape, capacity, dtype=model.dtype, device=model.device, storage=config.cache_storage)
+    pools = CachePools(
+        shape,
+        capacity,
+        dtype=model.dtype,
+        device=model.device,
+        storage=config.cache_storage,
+        numerics=model.numerics.policy,
+    )
     overlap_steps = _overlap_steps(model.device, config)
     runner = ModelRunner(
         model,
@@ -108,32 +112,3 @@ def _overlap_steps(device: torch.device, config: EngineConfig) -> int:
     if config.overlap_steps is not None:
         return config.overlap_steps
     return 1 if device.type != "cpu" and config.drafter == "none" else 0
-
-
-def plan_memory(model: Transformer, config: EngineConfig) -> Budget:
-    """Sizes the cache.
-
-    Raises:
-        ConfigError: `max_model_len` is beyond the model's limit, or the memory does not hold one such context.
-    """
-    limit = model.config.max_position_embeddings
-    if config.max_model_len is not None and config.max_model_len > limit:
-        raise ConfigError(
-            f"max_model_len ({config.max_model_len}) must be <= the model's max_position_embeddings ({limit})"
-        )
-    shape = cache_geometry(model, config)
-    use = CacheUse(
-        max_num_seqs=config.max_num_seqs,
-        max_batched_tokens=config.max_batched_tokens,
-        max_len=limit if config.max_model_len is None else config.max_model_len,
-        retention_interval=config.retention_interval,
-    )
-    return plan_budget(
-        shape,
-        use,
-        unit_bytes(shape, model.dtype, config.cache_storage),
-        available_bytes=available_bytes(model.device),
-        weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
-        cache_bytes=config.cache_bytes,
-        may_shorten=config.max_model_len is None,
-    )

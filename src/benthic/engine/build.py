@@ -38,6 +38,7 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
         vocab_size=model.config.vocab_size,
         config=spec.engine,
         folder=str(folder),
+        budget="\n".join(engine.budget.lines()) if engine.budget is not None else "",
         pid=os.getpid(),
     )
     return BuiltEngine(engine, facts)

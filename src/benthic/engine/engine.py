@@ -15,13 +15,15 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from benthic.cache.budget import Budget
 from benthic.cache.geometry import CacheCapacity
-from benthic.engine.assembly import EngineParts, assemble, fingerprint, make_drafter, plan_memory
+from benthic.engine.assembly import EngineParts, assemble, cache_geometry, fingerprint, make_drafter
 from benthic.engine.config import EngineConfig
 from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
 from benthic.engine.drafting import Drafter
 from benthic.engine.extras import ExtrasBuffer
+from benthic.engine.memory_plan import plan_memory
 from benthic.engine.pending import PendingStep
 from benthic.engine.plan import StepPlan
 from benthic.engine.request import Event, FinalOutput, FinishReason, Request
@@ -72,8 +74,13 @@ class Engine:
         self._model, self._clock = model, clock
         self._hold_threads()
         self._drafter = make_drafter(model, self.config) if drafter is None else drafter
-        self._capacity = plan_memory(model, self.config).capacity if capacity is None else capacity
-        self.max_model_len = self._capacity.max_len
+        self.budget: Budget | None = None
+        """Where memory goes, as far as it was planned."""
+        if capacity is None:
+            self.budget = plan_memory(model, cache_geometry(model, self.config), self.config)
+            capacity = self.budget.capacity
+        self._capacity = capacity
+        self.max_model_len = capacity.max_len
         self._checks = RequestChecks(model.config, self.config, self.max_model_len)
         self._fingerprint = fingerprint(model, self.config)
         self._version = 0

@@ -1,0 +1,81 @@
+"""How an engine shares its machine's memory: weights are there, a pass needs room to work, the cache gets the rest."""
+
+import torch
+
+from benthic.cache.budget import Budget, CacheUse, plan_budget, unit_bytes
+from benthic.cache.dry_run import measure_workspace
+from benthic.cache.geometry import CacheGeometry
+from benthic.cache.memory import available_bytes
+from benthic.cache.storage import key_storage
+from benthic.engine.config import EngineConfig
+from benthic.errors import ConfigError
+from benthic.models.context import AttentionContext, Rows
+from benthic.models.rotary import layer_frequencies
+from benthic.models.transformer import Transformer
+
+AMPLE = 0.5
+"""A cache that wants no more than this share of what is available leaves room enough for any pass."""
+
+
+def plan_memory(model: Transformer, geometry: CacheGeometry, config: EngineConfig) -> Budget:
+    """Sizes the cache. Where memory is short the largest pass is run once, to see what it takes.
+
+    Raises:
+        ConfigError: `max_model_len` is beyond the model's limit, or the memory does not hold one such context.
+    """
+    limit = model.config.max_position_embeddings
+    if config.max_model_len is not None and config.max_model_len > limit:
+        raise ConfigError(
+            f"max_model_len ({config.max_model_len}) must be <= the model's max_position_embeddings ({limit})"
+        )
+    available = available_bytes(model.device)
+    budget = _plan(model, geometry, config, available, 0)
+    if config.cache_bytes is not None or budget.pool_bytes <= AMPLE * available:
+        return budget
+    return _plan(model, geometry, config, available, _workspace_bytes(model, geometry, config))
+
+
+def _plan(
+    model: Transformer, geometry: CacheGeometry, config: EngineConfig, available: int, workspace_bytes: int
+) -> Budget:
+    limit = model.config.max_position_embeddings
+    use = CacheUse(
+        max_num_seqs=config.max_num_seqs,
+        max_batched_tokens=config.max_batched_tokens,
+        max_len=limit if config.max_model_len is None else config.max_model_len,
+        retention_interval=config.retention_interval,
+    )
+    storage = key_storage(config.cache_storage, geometry, model.dtype, model.numerics.policy)
+    return plan_budget(
+        geometry,
+        use,
+        unit_bytes(geometry, storage),
+        available_bytes=available,
+        weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
+        workspace_bytes=workspace_bytes,
+        cache_bytes=config.cache_bytes,
+        may_shorten=config.max_model_len is None,
+    )
+
+
+def _workspace_bytes(model: Transformer, geometry: CacheGeometry, config: EngineConfig) -> int:
+    """Of the largest pass, with a token drawn from every row that may give one."""
+    num_sampled = min(config.max_batched_tokens, config.max_num_seqs * (1 + config.max_draft_len))
+
+    def forward(rows: Rows, context: AttentionContext) -> torch.Tensor:
+        streams = model(rows, context)
+        if config.drafter == "mtp":
+            model.mtp_forward(0, streams, rows.token_ids, context)
+        return model.logits(model.hidden(streams[:num_sampled]))
+
+    return measure_workspace(
+        model.config,
+        geometry,
+        max(config.max_batched_tokens, model.min_rows),
+        {ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in (0, *geometry.ratios)},
+        forward,
+        dtype=model.dtype,
+        device=model.device,
+        storage=config.cache_storage,
+        numerics=model.numerics.policy,
+    )

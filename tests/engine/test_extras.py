@@ -1,0 +1,94 @@
+"""Routes and picks come back for every token: computed, cached, replayed, guessed, retracted or forked alike."""
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from benthic.cache.geometry import CacheCapacity
+from benthic.engine.config import EngineConfig
+from benthic.engine.engine import Engine
+from benthic.engine.request import FinalOutput, Request, RowExtras
+from benthic.engine.sampling import SamplingParams
+from benthic.errors import RequestError
+from benthic.models.packed import PackedContext
+from benthic.models.rows import build_rows
+from benthic.models.trace import Trace
+from benthic.models.transformer import Transformer
+from tests.exactness.serving import run
+
+SETTINGS = {"max_num_seqs": 4, "cache_bytes": 1 << 26, "keep_routes": True, "keep_picks": True, "debug_checks": True}
+
+
+def request_of(name: str, prompt_len: int = 300, max_tokens: int = 20, fork_of: str | None = None) -> Request:
+    rng = random.Random(prompt_len)
+    params = SamplingParams(
+        max_tokens=max_tokens, temperature=0.0, ignore_eos=True, return_routes=True, return_picks=True
+    )
+    prompt = tuple(rng.randrange(2, 512) for _ in range(prompt_len))
+    return Request(request_id=name, prompt_ids=prompt, params=params, fork_of=fork_of)
+
+
+@torch.inference_mode()
+def expected_of(model: Transformer, request: Request, final: FinalOutput) -> RowExtras:
+    """What the packed path chooses, for all tokens but the last."""
+    ids = [*request.prompt_ids, *final.token_ids][:-1]
+    rows = build_rows([(0, 0, ids)], model.min_rows)
+    trace = Trace(wants_picks=True)
+    model(rows, PackedContext(model.config, rows), trace)
+    csa = [layer for layer, spec in enumerate(model.config.layers) if spec.ratio == 4]
+    routes = torch.stack([trace.experts[layer] for layer in range(model.config.num_hidden_layers)], dim=1)
+    picks = torch.stack([trace.picks[layer] for layer in csa], dim=1)
+    return RowExtras(routes[: len(ids)].numpy(), picks[: len(ids)].numpy())
+
+
+def check(model: Transformer, request: Request, final: FinalOutput) -> None:
+    assert final.extras is not None
+    expected = expected_of(model, request, final)
+    routes, picks = final.extras
+    assert routes is not None and picks is not None
+    assert routes.dtype == np.uint8
+    assert picks.dtype in (np.uint8, np.uint16)
+    assert np.array_equal(routes, expected.routes)  # type: ignore[arg-type]
+    none = np.iinfo(picks.dtype).max
+    found = np.where(picks == none, -1, picks.astype(np.int64))
+    assert np.array_equal(found, expected.picks)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_batched_tokens": 61, "prefill_chunk": 33}], ids=["whole", "chunks"])
+@pytest.mark.parametrize("drafter", ["none", "mtp"])
+def test_a_cold_and_a_warm_prompt_return_what_the_packed_path_chooses(
+    small_model: Transformer, settings: dict[str, int], drafter: str
+) -> None:
+    engine = Engine(small_model, EngineConfig(drafter=drafter, **SETTINGS, **settings))  # type: ignore[arg-type]
+    for name in ("cold", "warm"):
+        request = request_of(name)
+        final = run(engine, [request])[name]
+        assert (final.cached_len > 0) == (name == "warm")
+        check(small_model, request, final)
+
+
+def test_retraction_loses_nothing(small_model: Transformer) -> None:
+    requests = [request_of(f"r{length}", prompt_len=length, max_tokens=40) for length in (350, 351, 352)]
+    capacity = CacheCapacity(num_pages=6, num_windows=12, num_rows=4, max_len=640)
+    engine = Engine(small_model, EngineConfig(admission_headroom=0, **SETTINGS), capacity=capacity)  # type: ignore[arg-type]
+    finals = run(engine, requests)
+    assert engine.stats().num_retractions > 0
+    for request in requests:
+        check(small_model, request, finals[request.request_id])
+
+
+def test_forks_have_those_of_their_leaders_prompt(small_model: Transformer) -> None:
+    requests = [request_of("leader"), request_of("fork", fork_of="leader")]
+    finals = run(Engine(small_model, EngineConfig(**SETTINGS)), requests)  # type: ignore[arg-type]
+    report = finals["fork"].report
+    assert report is not None and report.cut == "fork"
+    for request in requests:
+        check(small_model, request, finals[request.request_id])
+
+
+def test_an_engine_that_keeps_none_refuses_by_name(small_model: Transformer) -> None:
+    engine = Engine(small_model, EngineConfig(cache_bytes=1 << 26))
+    with pytest.raises(RequestError, match="keep_routes"):
+        engine.add(request_of("a"))
