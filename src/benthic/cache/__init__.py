@@ -1,6 +1,25 @@
-"""Cached entries of running requests: block ids, tables, buffers, and the attention context that reads them."""
+"""The cache: pages that prefixes share, windows, rings, who owns which, and the attention context that reads them.
 
-from benthic.cache.block_manager import BlockTable
-from benthic.cache.layout import BLOCK_SIZE, WINDOW, CacheLayout, plan_layout
+Here are the parts that know no tensors; pools and context are imported by their modules.
+"""
 
-__all__ = ["BLOCK_SIZE", "BlockTable", "CacheLayout", "WINDOW", "plan_layout"]
+from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.manager import CacheManager
+from benthic.cache.retention import Retention
+from benthic.cache.row import Row
+from benthic.cache.tables import PageTables
+from benthic.cache.work import CacheStats, CacheWork, Match, PoolStats
+
+__all__ = [
+    "CacheCapacity",
+    "CacheGeometry",
+    "CacheManager",
+    "CacheStats",
+    "CacheWork",
+    "LayerCache",
+    "Match",
+    "PageTables",
+    "PoolStats",
+    "Retention",
+    "Row",
+]
