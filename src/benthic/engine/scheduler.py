@@ -12,10 +12,9 @@ does not start while another is computing the very page that it needs next. Besi
 rows at most.
 
 Room. Rows need pages and windows; a prompt's chunk and a run of drafts shrink to what there is. A sequence that can
-not move at all takes back the memory of the last in rank, never that of one before itself; that one is retracted:
-it waits, by its rank, to be continued, mostly from what it published. One that a pass in flight reads is first left
-out of a plan and retracted in the next, and while memory is on its way back nobody else is retracted. Likewise, who
-waits with a higher priority takes back the memory of running ones with a lower one, if that makes it fit.
+not move at all takes back the memory of the last in rank (retraction.py), which waits to be continued, mostly from
+what it left in the cache. Likewise, who waits with a higher priority takes back the memory of running ones with a
+lower one, if that makes it fit.
 
 Why it never stops: let F be the first in rank of all live sequences. If F runs and lacks room, everybody else can be
 retracted for it, and alone it has room, as the cache holds one sequence of full length. If F waits, those who run
@@ -38,6 +37,7 @@ from benthic.engine.deadlines import Deadlines
 from benthic.engine.plan import ScheduledChunk, StepPlan, StepResult
 from benthic.engine.ranked_queue import RankedQueue, rank
 from benthic.engine.request import Event, FinalOutput, FinishReason
+from benthic.engine.retraction import Retraction
 from benthic.engine.sequence import Phase, Sequence
 
 MIN_ROWS = 16
@@ -85,9 +85,7 @@ class Scheduler:
         self._live: dict[str, Sequence] = {}
         self._in_flight: deque[int] = deque()
         self._step = 0
-        self._leaving: Sequence | None = None
-        self._settled_after = 0
-        self._has_retracted = False
+        self._retraction = Retraction(cache, self._running, self._in_flight, self._retract)
         self.num_retractions = 0
         self.num_timeouts = 0
 
@@ -200,8 +198,7 @@ class Scheduler:
         return commit_result(plan, result, self._cache, self.finish)
 
     def _plan(self, now_s: float) -> list[ScheduledChunk]:
-        leaving, self._leaving = self._leaving, None
-        self._has_retracted = False
+        leaving = self._retraction.begin_plan()
         if self._leaders:
             self._fork(now_s)
         chunks: list[ScheduledChunk] = []
@@ -211,7 +208,7 @@ class Scheduler:
             budget = self._max_batched_tokens - sum([chunk.length for chunk in chunks])
             budget = min(budget, self._prefill_chunk) if chunks else budget
             self._plan_prompts(chunks, prompts, candidates, budget, now_s)
-        if self._admission.is_blocked(len(self._running)) and self._leaving is None and not self._has_retracted:
+        if self._admission.is_blocked(len(self._running)) and not self._retraction.is_under_way:
             self._prefer_priority(chunks)
         return chunks
 
@@ -236,7 +233,7 @@ class Scheduler:
                 drafts = drafts[: min(spare, sequence.limit_len - known - 1)] if start == known - 1 else ()
             end = start + 1 + len(drafts)
             if end > row.allocated_len:
-                end = self._reach(sequence, end, chunks)
+                end = self._retraction.reach(sequence, end, chunks)
                 if end <= start:
                     continue
                 drafts = drafts[: end - start - 1]
@@ -325,13 +322,11 @@ class Scheduler:
             # A chunk needs all its windows at once and gives most back when it is done: decodes keep theirs.
             windows = available_windows(self._cache) - len(self._running)
             most = row.allocated_len + max(1, windows) * self._page_size
-            end = self._reach(sequence, min(end, most), chunks) if end > start else end
+            end = self._retraction.reach(sequence, min(end, most), chunks) if end > start else end
         return end
 
     def _start(self, sequence: Sequence, now_s: float) -> bool:
-        if self._has_retracted or self._leaving is not None:
-            return False
-        if not self._admission.start(sequence, list(self._running), now_s):
+        if self._retraction.is_under_way or not self._admission.start(sequence, list(self._running), now_s):
             return False
         self._running.add(sequence)
         if sequence.followers and sequence.computed_len == sequence.prompt_len - 1:
@@ -356,29 +351,6 @@ class Scheduler:
         if leader in self._leaders:
             self._leaders.remove(leader)
 
-    def _reach(self, sequence: Sequence, end: int, chunks: list[ScheduledChunk]) -> int:
-        """Takes memory for positions up to `end`, or as many as there is room for; `end` or less, maybe no new one."""
-        row = sequence.row
-        assert row is not None
-        reached = self._cache.room(row, end)
-        while reached <= sequence.scheduled_len:
-            if not self._take_back(sequence, chunks):
-                return sequence.scheduled_len
-            reached = self._cache.room(row, end)
-        self._cache.grow(row, reached)
-        return reached
-
-    def _take_back(self, sequence: Sequence, chunks: list[ScheduledChunk]) -> bool:
-        """Takes memory back for `sequence` from the last in rank; whether there is more of it now."""
-        victim = self._running.last
-        if victim.rank <= sequence.rank or (self._in_flight and self._settled_after >= self._in_flight[0]):
-            return False
-        if victim.num_in_flight or any(chunk.sequence is victim for chunk in chunks):
-            self._leaving = victim
-            return False
-        self._retract(victim)
-        return not self._in_flight
-
     def _retract(self, sequence: Sequence) -> None:
         row = sequence.row
         assert row is not None
@@ -387,8 +359,7 @@ class Scheduler:
         self._disband(sequence)
         sequence.retract()
         self._admission.add(sequence)
-        self._has_retracted = True
-        self._settled_after = self._step
+        self._retraction.retracted(self._step)
         self.num_retractions += 1
 
     def _prefer_priority(self, chunks: list[ScheduledChunk]) -> None:
@@ -401,7 +372,7 @@ class Scheduler:
             return
         pages = sum(s.row.allocated_len for s in lower if s.row is not None) // self._page_size
         if self._admission.pages_to_come(first) <= available_pages(self._cache) + pages:
-            self._take_back(first, chunks)
+            self._retraction.take_back(first, chunks)
 
 
 def _samples(sequence: Sequence, end: int) -> bool:
