@@ -224,10 +224,10 @@ class Soak:
 
     async def _operate(self, client: httpx.AsyncClient) -> None:
         acts: list[tuple[str, dict[str, Any]]] = [
-            ("pause_generation", {"mode": "keep"}),
-            ("pause_generation", {"mode": "retract"}),
+            *[("pause_generation", {"mode": "keep"})] * 3,
+            *[("pause_generation", {"mode": "retract"})] * 3,
             ("pause_generation", {"mode": "abort"}),
-            ("update_weights_from_disk", {"model_path": str(self.config.folder)}),
+            *[("update_weights_from_disk", {"model_path": str(self.config.folder)})] * 2,
             ("update_weights_from_disk", {"model_path": "/nowhere"}),
             ("flush_cache", {}),
             ("abort_request", {"abort_all": True}),

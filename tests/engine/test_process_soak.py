@@ -2,8 +2,12 @@
 
 from pathlib import Path
 
+import pytest
+
 import benthic
 from benchmarks.engine.soak import Holdings, SoakConfig, soak
+from benthic.engine.config import EngineConfig
+from benthic.engine.messages import EngineSpec
 from tests.engine.fakes import fake_spec
 
 TINY = Path(benthic.__file__).parent / "assets" / "tiny"
@@ -14,6 +18,17 @@ def test_a_short_soak_leaves_nothing_behind() -> None:
     print(findings.line())
     assert findings.problems == []
     assert findings.outcomes["ok"] > 50 and findings.acts["kill"] >= 1 and findings.acts["check"] >= 3
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1200)
+@pytest.mark.skipif(not list(TINY.glob("*.safetensors")), reason="the bundled model has no weights in this tree")
+def test_ten_minutes_with_the_bundled_model_leave_nothing_behind() -> None:
+    engine = EngineConfig(max_num_seqs=8, max_model_len=1024, stall_timeout_s=60.0)
+    spec = EngineSpec(model="tiny", device="cpu", engine=engine)
+    findings = soak(SoakConfig(spec=spec, folder=TINY, seconds=600.0))
+    print(findings.line())
+    assert findings.problems == []
 
 
 def test_a_summary_names_what_is_left() -> None:

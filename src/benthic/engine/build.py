@@ -51,3 +51,5 @@ def warm_up(engine: Engine) -> None:
     engine.add(Request(request_id="warm-up", prompt_ids=prompt, params=params))
     while engine.has_work():
         engine.step()
+    engine.flush()
+    logger.info("warmed up: a prompt of %d tokens and 2 decoded ones", len(prompt))
