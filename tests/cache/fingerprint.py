@@ -20,6 +20,7 @@ from benthic.cache.geometry import CacheGeometry, geometry
 from benthic.kernels.sparse_attention import KeyTiles, TilePlan
 from benthic.models.config import LayerSpec, ModelConfig, Yarn
 from benthic.models.context import AttentionContext, Rows
+from benthic.models.numerics import Numerics
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -64,15 +65,34 @@ def digest(value: Ints, *keys: int | Ints) -> Ints:
 
 
 class FingerprintModel:
-    """A `ServingModel`. Streams are float32 [R, 2]: the row's hash, and the token that a lucky guess starts from."""
+    """A `ServingModel`. Streams are float32 [R, 2]: the row's hash, and the token that a lucky guess starts from.
+
+    Its one weight is a number that every hash takes in.
+    """
 
     device = torch.device("cpu")
     dtype = torch.float32
     min_rows = 1
+    numerics = Numerics("plain")
 
-    def __init__(self, config: FingerprintConfig, version: int = 0) -> None:
-        self.config, self.version = config, version
+    def __init__(self, config: FingerprintConfig) -> None:
+        self.config = config
         self.kinds = geometry(config, page_size=16).layers
+        self._weight = torch.zeros(1)
+
+    @property
+    def version(self) -> int:
+        return int(self._weight)
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._weight = torch.tensor([float(version)])
+
+    def state_dict(self, *, keep_vars: bool = False) -> dict[str, Tensor]:
+        return {"weight": self._weight}
+
+    def freeze(self) -> "FingerprintModel":
+        return self
 
     def __call__(self, rows: Rows, context: AttentionContext, trace: object = None) -> Tensor:
         tokens = rows.token_ids.numpy()
