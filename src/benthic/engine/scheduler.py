@@ -5,11 +5,8 @@
     events = scheduler.committed(plan, result)
 
 Order. Every sequence has a rank (ranked_queue.py): priority and arrival in one number that never changes. A plan takes
-decodes and verifies first, by rank; then prompts: the first in rank gets half of what rows are left, the others the
-rest, higher priority and fewer missing tokens first; those may be waiting ones, which start when they get their first
-rows (admission.py). So the first always moves on, and a short prompt never waits for a long one to end. One that waits
-does not start while another is computing the very page that it needs next. Beside decodes, prompts get `prefill_chunk`
-rows at most.
+decodes and verifies first, by rank; then prompts share what rows are left, beside decodes `prefill_chunk` at most
+(prompt_rows.py): the first in rank, short ones, and waiting ones, which start with that (admission.py).
 
 Room. Rows need pages and windows; a prompt's chunk and a run of drafts shrink to what there is. A sequence that can
 not move at all takes back the memory of the last in rank (retraction.py), which waits to be continued, mostly from
@@ -31,17 +28,15 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 
 from benthic.cache.manager import CacheManager
-from benthic.engine.admission import Admission, available_pages, available_windows
+from benthic.engine.admission import Admission, available_pages
 from benthic.engine.commitment import commit_result
 from benthic.engine.deadlines import Deadlines
 from benthic.engine.plan import ScheduledChunk, StepPlan, StepResult
+from benthic.engine.prompt_rows import PromptRows
 from benthic.engine.ranked_queue import RankedQueue, rank
 from benthic.engine.request import Event, FinalOutput, FinishReason
 from benthic.engine.retraction import Retraction
 from benthic.engine.sequence import Phase, Sequence
-
-MIN_ROWS = 16
-"""No prompt is started for fewer rows, unless it needs no more."""
 
 
 class Scheduler:
@@ -86,6 +81,7 @@ class Scheduler:
         self._in_flight: deque[int] = deque()
         self._step = 0
         self._retraction = Retraction(cache, self._running, self._in_flight, self._retract)
+        self._prompt_rows = PromptRows(cache, self._admission, self._running, self._retraction, self._start)
         self.num_retractions = 0
         self.num_timeouts = 0
 
@@ -207,7 +203,7 @@ class Scheduler:
         if prompts or candidates:
             budget = self._max_batched_tokens - sum([chunk.length for chunk in chunks])
             budget = min(budget, self._prefill_chunk) if chunks else budget
-            self._plan_prompts(chunks, prompts, candidates, budget, now_s)
+            self._prompt_rows.share(chunks, prompts, candidates, budget, now_s)
         if self._admission.is_blocked(len(self._running)) and not self._retraction.is_under_way:
             self._prefer_priority(chunks)
         return chunks
@@ -250,80 +246,6 @@ class Scheduler:
         """Rows for drafts: what decodes and a chunk of prompts leave."""
         reserve = self._prefill_chunk if len(self._admission) or any(s.pending_len > 1 for s in self._running) else 0
         return max(0, self._max_batched_tokens - len(self._running) - reserve)
-
-    def _plan_prompts(
-        self,
-        chunks: list[ScheduledChunk],
-        prompts: list[Sequence],
-        candidates: list[Sequence],
-        budget: int,
-        now_s: float,
-    ) -> None:
-        """Shares `budget` rows among running prompts and waiting ones."""
-        ranked = sorted([*prompts, *candidates], key=lambda sequence: sequence.rank)
-        first, others = ranked[0], ranked[1:]
-        others.sort(key=lambda sequence: (-sequence.request.priority, sequence.pending_len))
-        place = len(chunks)
-        share = budget - budget // 2 if others else budget
-        rest = budget - self._plan_prompt(chunks, first, share, now_s)
-        for sequence in others:
-            if rest <= 0:
-                break
-            is_small = rest < min(MIN_ROWS, sequence.pending_len)
-            if sequence.phase is Phase.RUNNING or not (is_small or self._is_anticipated(sequence, ranked)):
-                rest -= self._plan_prompt(chunks, sequence, rest, now_s)
-        if rest > 0 and len(chunks) > place and chunks[place].sequence is first:
-            chunks[place] = self._lengthen(chunks[place], rest, chunks)
-
-    def _is_anticipated(self, sequence: Sequence, prompts: list[Sequence]) -> bool:
-        """Whether a running prompt is at a page of the same tokens: soon `sequence` can take that from the cache.
-
-        Only that page is compared. Should what precedes it differ, a few steps are lost.
-        """
-        shares, size = self._admission.shares_cache, self._page_size
-        if not shares(sequence):
-            return False
-        for other in prompts:
-            begin = other.computed_len // size * size
-            if other.phase is Phase.RUNNING and begin + size < sequence.total_len and shares(other):
-                is_same_page = sequence.tokens[begin : begin + size] == other.tokens[begin : begin + size]
-                if is_same_page and other.request.cache_salt == sequence.request.cache_salt:
-                    return True
-        return False
-
-    def _plan_prompt(self, chunks: list[ScheduledChunk], sequence: Sequence, budget: int, now_s: float) -> int:
-        """Schedules up to `budget` rows of a prompt, starting it if it waits; how many were scheduled."""
-        if sequence.phase is Phase.WAITING and not self._start(sequence, now_s):
-            return 0
-        start, row = sequence.scheduled_len, sequence.row
-        if row is None:
-            return 0
-        end = self._prompt_end(sequence, start, budget, chunks)
-        if end <= start:
-            return 0
-        chunks.append(
-            ScheduledChunk(sequence, row.index, start, end - start, _samples(sequence, end), (), row.stored_len)
-        )
-        return end - start
-
-    def _lengthen(self, chunk: ScheduledChunk, budget: int, chunks: list[ScheduledChunk]) -> ScheduledChunk:
-        start, end = chunk.start, chunk.start + chunk.length
-        end = max(end, self._prompt_end(chunk.sequence, start, chunk.length + budget, chunks))
-        return chunk._replace(length=end - start, samples=_samples(chunk.sequence, end))
-
-    def _prompt_end(self, sequence: Sequence, start: int, budget: int, chunks: list[ScheduledChunk]) -> int:
-        """How far a prompt's chunk from `start` goes: by budget, by memory, and by who forks before its last row."""
-        end = min(sequence.known_len, start + budget)
-        if sequence.followers:
-            end = min(end, sequence.prompt_len - 1)
-        row = sequence.row
-        assert row is not None
-        if end > row.allocated_len:
-            # A chunk needs all its windows at once and gives most back when it is done: decodes keep theirs.
-            windows = available_windows(self._cache) - len(self._running)
-            most = row.allocated_len + max(1, windows) * self._page_size
-            end = self._retraction.reach(sequence, min(end, most), chunks) if end > start else end
-        return end
 
     def _start(self, sequence: Sequence, now_s: float) -> bool:
         if self._retraction.is_under_way or not self._admission.start(sequence, list(self._running), now_s):
@@ -373,8 +295,3 @@ class Scheduler:
         pages = sum(s.row.allocated_len for s in lower if s.row is not None) // self._page_size
         if self._admission.pages_to_come(first) <= available_pages(self._cache) + pages:
             self._retraction.take_back(first, chunks)
-
-
-def _samples(sequence: Sequence, end: int) -> bool:
-    """Whether a chunk that ends there gives a token: at the last known one, unless no more are wanted."""
-    return end == sequence.known_len < sequence.limit_len
