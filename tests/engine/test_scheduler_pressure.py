@@ -89,6 +89,16 @@ def test_b68_a_chunk_larger_than_the_windows_shrinks_instead_of_waiting(depth: i
     assert sequence.finish_reason == "length"
 
 
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_long_prompt_leaves_decodes_their_windows(depth: int) -> None:
+    decoders = [sequence_of(number, 10, 60) for number in range(3)]
+    driver = driver_of(*decoders, depth=depth, cache=cache_of(windows=16), max_batched_tokens=400, prefill_chunk=400)
+    driver.step()
+    driver.scheduler.add(sequence_of(3, 380, 5))
+    assert longest_wait(driver, decoders) <= 1
+    assert driver.scheduler.num_retractions == 0
+
+
 def test_b69_one_retraction_in_flight_is_waited_for_before_the_next() -> None:
     cache = cache_of(pages=25, rows=6)
     sequences = [sequence_of(number, 30, 200) for number in range(6)]
@@ -106,8 +116,25 @@ def test_b69_one_retraction_in_flight_is_waited_for_before_the_next() -> None:
     assert before > 0
 
 
-def test_b71_no_plan_retracts_or_holds_a_request_twice() -> None:
-    driver = driver_of(*(sequence_of(number, 30, 250) for number in range(8)), cache=cache_of(pages=26))
+def test_b69_while_memory_is_on_its_way_back_nobody_else_is_left_out() -> None:
+    # The first two need a page in the same step, when none is left; what the last holds is enough for both.
+    first, second, third, last = (sequence_of(n, length, 14) for n, length in enumerate((30, 30, 50, 50)))
+    cache = cache_of(pages=12, rows=4, max_len=192)
+    driver = driver_of(
+        first, second, third, last, depth=1, cache=cache,
+        admission_headroom=0, max_batched_tokens=256, prefill_chunk=256,
+    )  # fmt: skip
+    for _ in range(13):
+        assert 2 in numbers(driver.step())
+    assert (last.num_retractions, driver.scheduler.num_retractions) == (1, 1)
+    driver.run()
+    assert driver.scheduler.num_retractions == 1
+
+
+@pytest.mark.parametrize("headroom", [0, 16])
+def test_b71_no_plan_retracts_or_holds_a_request_twice(headroom: int) -> None:
+    sequences = [sequence_of(number, 30, 250) for number in range(8)]
+    driver = driver_of(*sequences, cache=cache_of(pages=26), admission_headroom=headroom)
     for _ in range(10_000):
         if not (driver.scheduler.num_running or driver.scheduler.num_waiting):
             break

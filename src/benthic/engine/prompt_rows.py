@@ -50,7 +50,7 @@ class PromptRows:
         budget: int,
         now_s: float,
     ) -> None:
-        """Adds chunks of running prompts and of waiting candidates, of which there must be one: `budget` rows at most."""
+        """Adds chunks of running prompts and waiting candidates, `budget` rows at most; one of them must be given."""
         ranked = sorted([*prompts, *candidates], key=lambda sequence: sequence.rank)
         first, others = ranked[0], ranked[1:]
         others.sort(key=lambda sequence: (-sequence.request.priority, sequence.pending_len))
