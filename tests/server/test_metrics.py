@@ -34,6 +34,8 @@ def test_rates_are_shares_and_zero_before_anything_happened() -> None:
     found = read(STATS)
     assert found["cache_hit_rate"] == STATS.num_cached_tokens / STATS.num_prompt_tokens
     assert found["spec_accept_rate"] == STATS.num_accepted / STATS.num_drafted
+    assert found["spec_accept_length"] == 1 + STATS.num_accepted / STATS.num_verified
+    assert found["evicted_pages_total"] == STATS.num_evicted_pages
     assert found["token_usage"] == max(found["full_token_usage"], found["swa_token_usage"])
     empty = read(EngineStats())
     assert (empty["cache_hit_rate"], empty["spec_accept_rate"], empty["token_usage"]) == (0, 0, 0)

@@ -21,6 +21,7 @@ class Counters:
     num_replayed_tokens: int = 0
     num_generated_tokens: int = 0
     num_steps: int = 0
+    num_verified: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
     num_earlier_retractions: int = 0
@@ -35,6 +36,7 @@ class Counters:
         """A pass was committed."""
         self.num_steps += 1
         for chunk, run in zip(plan.sampling, result.sampled, strict=True):
+            self.num_verified += bool(chunk.drafts)
             self.num_drafted += len(chunk.drafts)
             self.num_accepted += len(run) - 1
 
@@ -66,6 +68,7 @@ class Counters:
             num_replayed_tokens=self.num_replayed_tokens,
             num_generated_tokens=self.num_generated_tokens + live,
             num_retractions=self.num_earlier_retractions + scheduler.num_retractions,
+            num_verified=self.num_verified,
             num_drafted=self.num_drafted,
             num_accepted=self.num_accepted,
             used_pages=pages.capacity - pages.free - pages.evictable,
@@ -74,5 +77,7 @@ class Counters:
             used_windows=windows.capacity - windows.free - windows.evictable,
             cached_windows=windows.evictable,
             total_windows=windows.capacity,
+            num_evicted_pages=cache.counts.num_evicted_pages,
+            num_evicted_windows=cache.counts.num_evicted_windows,
             weight_version=weight_version,
         )

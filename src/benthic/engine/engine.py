@@ -187,7 +187,7 @@ class Engine:
         """Replaces the weights, all or none. Running requests keep their tokens and compute them anew.
 
         Args:
-            source: a state dict of the model, or a checkpoint folder.
+            source: a state dict of the model, a file of `write_weights`, or a checkpoint folder.
             version: stamped on every later token; None: one more than now.
             checksum: `weights_checksum` of what the sender sent.
 

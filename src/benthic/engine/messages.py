@@ -44,7 +44,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class UpdateWeights:
-    """New weights from a checkpoint folder or a safetensors file; answered with the version now in force."""
+    """Weights from a checkpoint folder or a file of `weights.write_weights`; answered with the version now in force."""
 
     number: int
     path: str

@@ -18,6 +18,8 @@ class EngineStats:
     num_replayed_tokens: int = 0
     num_generated_tokens: int = 0
     num_retractions: int = 0
+    num_verified: int = 0
+    """Verifications: rows of one request that held drafts."""
     num_drafted: int = 0
     num_accepted: int = 0
     used_pages: int = 0
@@ -28,4 +30,6 @@ class EngineStats:
     used_windows: int = 0
     cached_windows: int = 0
     total_windows: int = 0
+    num_evicted_pages: int = 0
+    num_evicted_windows: int = 0
     weight_version: int = 0

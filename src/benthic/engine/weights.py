@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from benthic.errors import CheckpointError
@@ -18,7 +20,7 @@ from benthic.models.checkpoint.load import load_model
 from benthic.models.transformer import Transformer
 
 WeightSource = Mapping[str, Tensor] | str | Path
-"""A state dict with the names of `Transformer.state_dict()`, or the folder of a checkpoint."""
+"""A state dict with the names of `Transformer.state_dict()`, a file of `write_weights`, or a checkpoint folder."""
 
 
 class StagedWeights(NamedTuple):
@@ -37,6 +39,16 @@ def weights_checksum(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def write_weights(state: Mapping[str, Tensor], path: str | Path) -> str:
+    """Writes a state dict for an engine in another process; in /dev/shm it costs memory and no disk.
+
+    Returns:
+        Its checksum, for `update_weights` to compare.
+    """
+    save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, path)
+    return weights_checksum(state)
 
 
 @torch.no_grad()
@@ -86,6 +98,11 @@ def _swap(places: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
 
 
 def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
+    if Path(folder).is_file():
+        try:
+            return load_file(folder)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(f"{folder} is no file of weights ({error}); write_weights makes one") from None
     matrix = model.head.weight
     loaded = load_model(
         folder,

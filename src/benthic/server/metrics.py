@@ -77,6 +77,7 @@ _GAUGES: tuple[tuple[str, str, _Read], ...] = (
     ("swa_available_windows", "Free windows", lambda s: s.total_windows - s.used_windows - s.cached_windows),
     ("cache_hit_rate", "Share of all prompt tokens found in the cache", lambda s: _hit_rate(s)),
     ("spec_accept_rate", "Share of the drafted tokens that the model chose too", lambda s: _accept_rate(s)),
+    ("spec_accept_length", "Tokens of a verification, the model's own included", lambda s: _accept_length(s)),
     ("weight_version", "Version of the weights in force", lambda s: s.weight_version),
 )
 _COUNTERS: tuple[tuple[str, str, _Read], ...] = (
@@ -88,6 +89,8 @@ _COUNTERS: tuple[tuple[str, str, _Read], ...] = (
     ("timed_out_reqs", "Requests that ended at their time limit", lambda s: s.num_timeouts),
     ("spec_drafted_tokens", "Draft tokens verified", lambda s: s.num_drafted),
     ("spec_accepted_tokens", "Draft tokens accepted", lambda s: s.num_accepted),
+    ("evicted_pages", "Cached pages given up for others", lambda s: s.num_evicted_pages),
+    ("evicted_windows", "Cached windows given up for others", lambda s: s.num_evicted_windows),
 )
 
 
@@ -105,6 +108,10 @@ def _hit_rate(stats: EngineStats) -> float:
 
 def _accept_rate(stats: EngineStats) -> float:
     return _share(stats.num_accepted, stats.num_drafted)
+
+
+def _accept_length(stats: EngineStats) -> float:
+    return 1 + _share(stats.num_accepted, stats.num_verified)
 
 
 class _EngineFigures(Collector):
