@@ -239,6 +239,18 @@ def test_logits_that_are_not_finite_end_their_request_and_share_nothing() -> Non
     assert is_empty(driver.cache)
 
 
+@pytest.mark.parametrize(("is_cancelled", "num_checkpoints"), [(False, 2), (True, 1)])
+def test_the_end_of_a_finished_answer_is_kept_for_the_next_turn(is_cancelled: bool, num_checkpoints: int) -> None:
+    sequence = sequence_of(0, 20, 30)
+    driver = driver_of(sequence)
+    for _ in range(29):
+        driver.step()
+    if is_cancelled:
+        driver.scheduler.finish(sequence, "cancelled")
+    driver.run()
+    assert driver.cache.stats().num_checkpoints == num_checkpoints
+
+
 def test_the_stop_token_ends_a_request() -> None:
     stop = synthetic_token(0, 12)
     sequence = sequence_of(0, 10, 50, stop_ids=(stop,))

@@ -1,5 +1,9 @@
-"""Too little memory: who gives way, who moves on, and the failures that other schedulers had (their numbers stand in
-the names: docs/known-failures)."""
+"""Too little memory: who gives way and who moves on.
+
+Tests named b68 to b84 are of failures that other engines had; each says the right behaviour, with its source here:
+b68 vllm-ascend#15204, b69 vllm#49674, b71 mistral.rs#2043, b72 HabanaAI/vllm-fork#2247, b74 sglang#30532,
+b75 sglang#29662, b77 sglang#22273, b80 pegainfer#215, b81 sglang#36475, b82 vllm-ascend#13478, b84 sglang#27789.
+"""
 
 import itertools
 from collections import Counter
