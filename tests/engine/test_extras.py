@@ -81,7 +81,9 @@ def test_retraction_loses_nothing(small_model: Transformer) -> None:
 
 def test_forks_have_those_of_their_leaders_prompt(small_model: Transformer) -> None:
     requests = [request_of("leader"), request_of("fork", fork_of="leader")]
-    finals = run(Engine(small_model, EngineConfig(**SETTINGS)), requests)  # type: ignore[arg-type]
+    engine = Engine(small_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
+    engine.add(requests[0])
+    finals = run(engine, requests[1:])
     report = finals["fork"].report
     assert report is not None and report.cut == "fork"
     for request in requests:
