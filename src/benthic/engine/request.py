@@ -4,16 +4,19 @@ Nothing here changes once it is made. The engine's own record of a live request 
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from benthic.engine.sampling import SamplingParams
 from benthic.errors import RequestError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
-Extras = NDArray[np.unsignedinteger[Any]]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Extras = NDArray[np.unsignedinteger[Any]]
+else:  # a command line reads these records without loading numpy
+    Extras = Any
 """Compact ids of one kind for consecutive tokens: unsigned integers [tokens, layers, choices]."""
 MAX_PRIORITY = 100
 
