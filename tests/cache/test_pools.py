@@ -1,5 +1,6 @@
 """Pools start as zeros, cost memory only when written, and do the bookkeeping's work id by id."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -8,6 +9,7 @@ from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
 from benthic.cache.pools import ALIGNMENT, CachePools
 from benthic.cache.table_mirror import TableMirror
 from benthic.cache.tables import PageTables
+from benthic.cache.upload import send, upload
 from benthic.cache.work import CacheWork, Copy, Restore
 
 WINDOW, CSA, HCA = LayerCache(0, False, 8, 0), LayerCache(4, True, 8, 4), LayerCache(16, False, 8, 0)
@@ -154,17 +156,37 @@ def test_tables_on_the_cpu_are_the_managers_own_memory() -> None:
     assert mirror.windows[0, 3] == 5
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_tables_on_a_gpu_follow_the_changed_cells() -> None:
+def follow_the_tables(device: torch.device) -> None:
     tables = PageTables(3, 5)
     tables.set_page(0, 1, 4)
-    mirror = TableMirror(tables, torch.device("cuda"))
+    mirror = TableMirror(tables, device, is_copy=True)
     for step in range(20):
         mirror.update()
         assert torch.equal(mirror.pages.cpu(), torch.from_numpy(tables.pages))
         assert torch.equal(mirror.windows.cpu(), torch.from_numpy(tables.windows))
         tables.set_page(step % 3, step % 5, step + 1)
         tables.set_window(step % 3, (step + 1) % 5, step + 1)
+        assert not torch.equal(mirror.pages.cpu(), torch.from_numpy(tables.pages))
         if step % 7 == 0:
             tables.clear(1, 3)
+
+
+def test_copied_tables_follow_the_changed_cells() -> None:
+    follow_the_tables(CPU)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_tables_on_a_gpu_follow_the_changed_cells() -> None:
+    follow_the_tables(torch.device("cuda"))
+
+
+def test_sent_arrays_arrive_in_their_shapes_and_share_nothing() -> None:
+    arrays = {"a": np.arange(6).reshape(2, 3), "none": np.zeros((0, 4), np.int64), "b": np.array([7])}
+    shared, sent = upload(arrays, CPU), send(arrays, CPU)
+    for name, array in arrays.items():
+        assert sent[name].shape == shared[name].shape == array.shape
+        assert torch.equal(sent[name], torch.from_numpy(array))
+    arrays["a"][0, 0] = 9
+    assert shared["a"][0, 0] == 9
+    assert sent["a"][0, 0] == 0

@@ -11,11 +11,14 @@ class TableMirror:
 
     On the CPU they are the manager's own memory. Elsewhere they are copies, and `update` brings over the cells that
     changed: it is queued like a kernel, so passes that were launched before still see the tables as they were.
+
+    Args:
+        is_copy: False shares memory; None does so where it can.
     """
 
-    def __init__(self, tables: PageTables, device: torch.device) -> None:
+    def __init__(self, tables: PageTables, device: torch.device, *, is_copy: bool | None = None) -> None:
         self.tables = tables
-        self._is_shared = device.type == "cpu"
+        self._is_shared = device.type == "cpu" if is_copy is None else not is_copy
         self.pages = torch.from_numpy(tables.pages)
         self.windows = torch.from_numpy(tables.windows)
         if not self._is_shared:

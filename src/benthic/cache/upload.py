@@ -11,13 +11,14 @@ Ints = npt.NDArray[np.int64]
 
 
 def upload(arrays: Mapping[str, Ints], device: torch.device) -> dict[str, Tensor]:
-    """int64 tensors of the same shapes on the device.
-
-    On the CPU they share memory with the arrays. Elsewhere all travel in one pinned buffer, whose memory torch keeps
-    until the copy has run, so the host goes on at once.
-    """
+    """int64 tensors of the same shapes on the device; on the CPU they share memory with the arrays."""
     if device.type == "cpu":
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return send(arrays, device)
+
+
+def send(arrays: Mapping[str, Ints], device: torch.device) -> dict[str, Tensor]:
+    """Copies of the arrays. They travel in one pinned buffer, whose memory torch keeps until the copy has run."""
     sizes = [array.size for array in arrays.values()]
     staged = torch.empty(sum(sizes), dtype=torch.int64, pin_memory=device.type == "cuda")
     np.concatenate([array.reshape(-1) for array in arrays.values()], out=staged.numpy())
