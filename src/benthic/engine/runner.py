@@ -167,6 +167,10 @@ class ModelRunner:
     def _context(self, rows: Rows) -> PagedContext:
         return PagedContext(self._model.config, rows, self._pools, self._tables, self._frequencies)
 
+    def _draft_context(self, rows: Rows) -> PagedContext:
+        """For passes of the drafter alone, whose layers are window layers: nothing compressed is planned."""
+        return PagedContext(self._model.config, rows, self._pools, self._tables, {0: self._frequencies[0]})
+
     def _sample(self, streams: Tensor, sampled: SampledRows) -> tuple[PendingSamples, Verified]:
         hidden = self._model.hidden(streams.index_select(0, sampled.row_index))
         samples = sample_rows(self._model.logits(hidden)[: len(sampled.rows)], sampled.rows)
@@ -201,5 +205,5 @@ class ModelRunner:
             return ()
         ends = None
         if batch.sampled is not None and samples is not None and verified is not None and any(depths):
-            ends = DraftedEnds(batch.sampled, samples, verified, self._context, self._model.min_rows)
+            ends = DraftedEnds(batch.sampled, samples, verified, self._draft_context, self._model.min_rows)
         return self._drafter.observe(computed_pass(batch, context, streams, samples, ends), depths)
