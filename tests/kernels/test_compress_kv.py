@@ -76,3 +76,16 @@ def test_raw_rows_of_another_width_are_refused() -> None:
     given = inputs(4, 8)
     with pytest.raises(KernelInputError, match="raw rows are 47 wide"):
         compress_kv(given["raw"][:, 1:], given["ape"], given["blocks"])
+
+
+@pytest.mark.parametrize("ratio", [4, 128])
+def test_blocks_that_are_stored_already_are_not_completed_again(ratio: int) -> None:
+    def indices(start: int, length: int, stored_len: int) -> list[int]:
+        run = Run(0, 0, start, length, stored_len)
+        found = plan_completed([run], ratio, lambda _, position: position, torch.device("cpu"))
+        return [] if found is None else found.index.tolist()
+
+    assert indices(0, 5 * ratio, 0) == [0, 1, 2, 3, 4]
+    assert indices(ratio + 1, 4 * ratio - 1, 3 * ratio) == [3, 4]
+    assert indices(ratio, 2 * ratio, 3 * ratio) == []
+    assert indices(4 * ratio, ratio, ratio) == [4]

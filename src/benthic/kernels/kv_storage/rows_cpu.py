@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from numba import njit
 from torch import Tensor
 
 from benthic.kernels.kv_storage.cpu import decode_index, decode_kv
@@ -35,10 +36,10 @@ def read_kv(source: Any, slot: int, vector: Any) -> None:
     """Copies the kv row of a slot to `vector`, float32 [d]."""
     address, width, still, rotary = source
     if width == 0:
-        vector[:] = float32s(address + 4 * slot * vector.size, (vector.size,))
+        _copy(float32s(address + 4 * slot * vector.size, (vector.size,)), vector)
         return
     decode_kv(bytes8(address + slot * width, (width,)), vector[:still])
-    vector[still:] = float32s(address + slot * width + rotary, (vector.size - still,))
+    _copy(float32s(address + slot * width + rotary, (vector.size - still,)), vector[still:])
 
 
 @kernel
@@ -46,6 +47,13 @@ def read_index(source: Any, slot: int, vector: Any) -> None:
     """Copies the indexer key of a slot to `vector`, float32 [di]."""
     address, width = source
     if width == 0:
-        vector[:] = float32s(address + 4 * slot * vector.size, (vector.size,))
+        _copy(float32s(address + 4 * slot * vector.size, (vector.size,)), vector)
         return
     decode_index(bytes8(address + slot * width, (width,)), vector)
+
+
+@njit(inline="always")
+def _copy(source: Any, target: Any) -> None:
+    """An assignment of arrays would look for overlaps first."""
+    for i in range(target.size):
+        target[i] = source[i]

@@ -17,6 +17,9 @@ from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles, TilePlan
 from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, Portion, portion
 
+CHAIN_PRICE = 4
+"""How many times longer a key takes in a chain than in a product of 64 rows."""
+
 
 def sparse_attention(
     query: Tensor,
@@ -64,10 +67,10 @@ def sparse_attention(
     parts: list[Tensor] = []
     for number, tiles in enumerate(plan.groups):
         kept = None if picks is None else picks[number]
-        if by_chains and tiles.rows_per_tile == 1:
-            attend, padding = _single_rows, 0
-        else:
-            attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
+        if by_chains and _is_sparse(tiles, kept):
+            parts.append(_single_rows(query, keys, sink, tiles, scale, kept))
+            continue
+        attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
         q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
         cut = _portion(q, tiles, workspace_bytes)
         for first in range(0, tiles.num_tiles, cut.num_tiles):
@@ -76,6 +79,13 @@ def sparse_attention(
             parts.append(attend(q, keys, b, some, scale, chosen, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places.index_select(0, plan.order)
+
+
+def _is_sparse(tiles: KeyTiles, picks: Tensor | None) -> bool:
+    """True if rows one by one are the faster way: they multiply slowly, but only by the keys that they see."""
+    if tiles.rows_per_tile == 1:
+        return True
+    return picks is not None and tiles.num_blocks * BLOCK > CHAIN_PRICE * (tiles.window + picks.shape[-1])
 
 
 def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
@@ -114,7 +124,7 @@ def _products(
 
 
 def _single_rows(
-    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None
 ) -> Tensor:
     if isinstance(keys, PackedKv):
         return _chains()(query, keys, sink, tiles, scale, picks)

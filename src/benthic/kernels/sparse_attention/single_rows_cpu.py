@@ -1,4 +1,4 @@
-"""Attention of single rows (decode, short verifications) on the CPU: only the keys that a row sees are touched.
+"""Attention of rows one by one on the CPU (decode, short verifications, sparse choices): only keys that a row sees.
 
 Every score and every weighted sum is one chain of fused multiply-adds in ascending order of its terms, which is how
 a library forms them for tiles of many rows. A key that is not visible has weight 0 there and adds an exact zero, so
@@ -25,27 +25,28 @@ from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTile
 def attend_single_rows(
     query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None
 ) -> Tensor:
-    """Output [n, H, d] of one group of one-row tiles; all float32. See `sparse_attention`."""
+    """Output [n*Q, H, d] of one group, row by row; all float32. See `sparse_attention`."""
     _, heads, dim = query.shape
     query, sink = query.contiguous(), sink.contiguous()
     source, buffer = kv_source(keys)
-    queries, positions, sequence = (x.contiguous() for x in (tiles.queries, tiles.positions, tiles.sequence))
+    queries, positions = tiles.queries.contiguous(), tiles.positions.contiguous()
+    used, sequence = tiles.used.contiguous(), tiles.sequence.contiguous()
     entries, kept = tiles.entry_table, None if picks is None else picks.contiguous()
     num_picks = -1 if kept is None else kept.shape[-1]
     most = tiles.window + (tiles.max_visible if kept is None else num_picks)
-    output = torch.empty((tiles.num_tiles, heads, dim), dtype=torch.float32)
+    output = torch.empty((len(queries), heads, dim), dtype=torch.float32)
     _attend(
         query.data_ptr(),
         source,
         sink.data_ptr(),
         output.data_ptr(),
-        (queries.data_ptr(), positions.data_ptr(), sequence.data_ptr()),
+        (queries.data_ptr(), positions.data_ptr(), used.data_ptr(), sequence.data_ptr()),
         (tiles.window_table.data_ptr(), tiles.window_table.shape[1], tiles.window_page, tiles.window),
         (0, 0, 1, 0, 0)
         if entries is None
         else (entries.data_ptr(), entries.shape[1], tiles.entry_page, tiles.entry_base, tiles.ratio),
         (0 if kept is None else kept.data_ptr(), num_picks),
-        (tiles.num_tiles, heads, dim, most),
+        (tiles.num_tiles, tiles.rows_per_tile, heads, dim, most),
         scale,
     )
     return output
@@ -57,34 +58,39 @@ def _attend(
     keys_at: tuple[int, int, int, int],
     sink_at: int,
     output_at: int,
-    rows_at: tuple[int, int, int],
+    rows_at: tuple[int, int, int, int],
     window_at: tuple[int, int, int, int],
     entries_at: tuple[int, int, int, int, int],
     picks_at: tuple[int, int],
-    sizes: tuple[int, int, int, int],
+    sizes: tuple[int, int, int, int, int],
     scale: float,
 ) -> None:
-    """`rows_at`: addresses of rows, positions, sequences [n]; the next two: address, row length and rule of a table."""
-    num_tiles, heads, dim, most = sizes
-    rows, positions = int64s(rows_at[0], (num_tiles,)), int64s(rows_at[1], (num_tiles,))
-    sequences, sink = int64s(rows_at[2], (num_tiles,)), float32s(sink_at, (heads,))
-    output = float32s(output_at, (num_tiles, heads, dim))
+    """`rows_at`: addresses of rows and positions [n*Q], used places and sequences [n]; then a table's address, rule."""
+    num_tiles, per_tile, heads, dim, most = sizes
+    places_all = num_tiles * per_tile
+    rows, positions = int64s(rows_at[0], (places_all,)), int64s(rows_at[1], (places_all,))
+    used, sequences = int64s(rows_at[2], (num_tiles,)), int64s(rows_at[3], (num_tiles,))
+    sink, output = float32s(sink_at, (heads,)), float32s(output_at, (places_all, heads, dim))
     slots, places, ends = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     vectors = np.empty((most, dim), np.float32)
     scores = np.empty((heads, (most + BLOCK - 1) // BLOCK * BLOCK), np.float32)
     turned, parts = np.zeros((dim, BLOCK), np.float32), np.empty((4, dim), np.float32)
-    scratch, lanes = np.zeros(BLOCK, np.float32), np.empty(LANES, np.float32)
-    for tile in range(num_tiles):
-        count = _list_keys(positions[tile], sequences[tile], tile, window_at, entries_at, picks_at, slots, places)
+    scratch, lanes = np.empty(BLOCK, np.float32), np.empty(LANES, np.float32)
+    for number in range(places_all):
+        tile = number // per_tile
+        if number % per_tile >= used[tile]:
+            output[number] = 0
+            continue
+        count = _list_keys(positions[number], sequences[tile], number, window_at, entries_at, picks_at, slots, places)
         num_segments = _cut_blocks(places[:count], ends)
         for i in range(count):
             read_kv(keys_at, slots[i], vectors[i])
-        queries = float32s(query_at + 4 * rows[tile] * heads * dim, (heads, dim))
+        queries = float32s(query_at + 4 * rows[number] * heads * dim, (heads, dim))
         for first in range(0, count, BLOCK):
             score_block(queries, vectors[first : min(first + BLOCK, count)], turned, scores, first)
         for head in range(heads):
-            weights, target = scores[head], output[tile, head]
-            top = _exponentiate(weights[:count], np.float32(scale), sink[head])
+            weights, target = scores[head], output[number, head]
+            top = _exponentiate(weights, count, np.float32(scale), sink[head], lanes)
             total = _sum_values(weights, places, ends[:num_segments], vectors, parts, scratch, lanes, target)
             divisor = total + exp32(sink[head] - top)
             for i in range(dim):
@@ -93,7 +99,7 @@ def _attend(
 
 @kernel
 def _list_keys(
-    position: int, sequence: int, tile: int, window_at: Any, entries_at: Any, picks_at: Any, slots: Any, places: Any
+    position: int, sequence: int, number: int, window_at: Any, entries_at: Any, picks_at: Any, slots: Any, places: Any
 ) -> int:
     """Slots of the keys that a row sees, and their places among its blocks, ascending. Returns how many."""
     table_at, pages, page, window = window_at
@@ -108,7 +114,7 @@ def _list_keys(
         return count
     picked_at, num_picks = picks_at
     table = int64s(table_at + 8 * sequence * pages, (pages,))
-    picks = int32s(picked_at + 4 * tile * max(num_picks, 0), (max(num_picks, 0),))
+    picks = int32s(picked_at + 4 * number * max(num_picks, 0), (max(num_picks, 0),))
     limit = (position + 1) // ratio
     for i in range(limit if num_picks < 0 else num_picks):
         entry = i if num_picks < 0 else picks[i]
@@ -131,13 +137,22 @@ def _cut_blocks(places: Any, ends: Any) -> int:
 
 
 @kernel
-def _exponentiate(row: Any, scale: Any, sink: Any) -> Any:
-    """Scores to weights in place; returns the maximum of the scaled scores and the sink."""
-    top = sink
-    for j in range(row.size):
-        row[j] = row[j] * scale
-        top = max(top, row[j])
-    for j in range(row.size):
+def _exponentiate(row: Any, count: int, scale: Any, sink: Any, lanes: Any) -> Any:
+    """The first `count` scores to weights in place; returns the maximum of the scaled scores and the sink."""
+    lanes[:] = sink
+    whole = count // LANES * LANES
+    for first in range(0, whole, LANES):
+        for lane in range(LANES):
+            score = row[first + lane] * scale
+            row[first + lane] = score
+            lanes[lane] = max(lanes[lane], score)
+    for j in range(whole, count):
+        row[j] *= scale
+        lanes[0] = max(lanes[0], row[j])
+    top = lanes[0]
+    for lane in range(LANES):
+        top = max(top, lanes[lane])
+    for j in range(count):
         row[j] = exp32(row[j] - top)
     return top
 
@@ -174,13 +189,18 @@ def _with(sums: Any, k: int, value: Any) -> Any:
 
 @kernel
 def _sum_scattered(weights: Any, places: Any, scratch: Any, lanes: Any) -> Any:
-    """Sum of a block's 64 weights, zeros for keys that are not listed; `scratch` is zeros before and after."""
-    for i in range(weights.size):
-        scratch[places[i] % BLOCK] = weights[i]
-    total = sum_block(scratch, lanes)
-    for i in range(weights.size):
-        scratch[places[i] % BLOCK] = 0
-    return total
+    """Sum of a block's 64 weights, zeros for keys that are not listed."""
+    for i in range(BLOCK):
+        scratch[i] = 0
+    first = places[0] % BLOCK
+    if places[places.size - 1] - places[0] == places.size - 1:
+        run = scratch[first : first + weights.size]
+        for i in range(weights.size):
+            run[i] = weights[i]
+    else:
+        for i in range(weights.size):
+            scratch[places[i] % BLOCK] = weights[i]
+    return sum_block(scratch, lanes)
 
 
 @njit(inline="always")
