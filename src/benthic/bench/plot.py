@@ -84,7 +84,7 @@ def plot_replays(path: Path, replays: Sequence[Replay], source: str) -> None:
     axes.bar(places, [replay.usable_share for replay in replays], width=0.5, color=BLUE, label="usable")
     axes.set_xticks(places, [replay.retention for replay in replays])
     axes.set(ylabel="share of prompt tokens", ylim=(0, 1))
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
     _save(figure, path, source)
 
 
