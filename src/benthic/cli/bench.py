@@ -18,7 +18,7 @@ Plot = Annotated[Path | None, typer.Option(help="Draw a figure (.svg, .png, .pdf
 
 bench = typer.Typer(
     name="bench",
-    help="Measure: offline throughput, a server under load, reuse of prefixes.",
+    help="Measure throughput, a server under load, and prefix reuse.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

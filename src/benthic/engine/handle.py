@@ -117,8 +117,8 @@ class Answers:
                     del self._open[event.request_id]
                 else:
                     self._open[event.request_id].take(event)
-        if passed:
-            self._events.put(passed)
+            if passed:  # inside the lock, so that no final output overtakes a token
+                self._events.put(passed)
 
     def end(self, request_id: str, reason: FinishReason, error: str | None = None) -> None:
         """Answers one request from here, if it is open."""
@@ -171,7 +171,7 @@ class EngineHandle(ABC):
     @property
     @abstractmethod
     def state(self) -> str:
-        """ "new", "starting", "running", "restarting", "failed" or "closed"."""
+        """One of "new", "starting", "running", "stalled", "restarting", "failed" or "closed"."""
 
     @abstractmethod
     def _send(self, command: Command) -> None:

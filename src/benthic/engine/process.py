@@ -82,7 +82,7 @@ class EngineProcess(EngineHandle):
 
     @property
     def state(self) -> str:
-        """ "new", "starting", "running", "restarting", "failed" or "closed"."""
+        """One of "new", "starting", "running", "restarting", "failed" or "closed"."""
         return self._state
 
     @property

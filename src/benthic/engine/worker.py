@@ -47,7 +47,7 @@ class EngineWorker(EngineHandle):
 
     @property
     def state(self) -> str:
-        """ "new", "running", "failed" or "closed"."""
+        """One of "new", "running", "stalled", "failed" or "closed"."""
         if self._is_closing:
             return "closed"
         if self._has_ended:

@@ -139,7 +139,7 @@ class Channel:
 
     @property
     def state(self) -> str:
-        """ "ok", "draining", or the engine's state when that is another than running."""
+        """How it stands: "ok", "draining", or else the engine's state when that is another than running."""
         if self.is_draining:
             return "draining"
         state = self.engine.state
