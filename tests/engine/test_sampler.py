@@ -7,7 +7,7 @@ from torch import Tensor
 from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import Request
-from benthic.engine.sampler import sample_rows, sample_tokens
+from benthic.engine.sampler import sample_rows
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import ranked_logprobs
 from benthic.engine.sequence import Sequence
@@ -28,6 +28,10 @@ def sequence_of(
 
 def random_logits(rows: int, seed: int) -> Tensor:
     return 3 * torch.randn(rows, VOCAB_SIZE, generator=torch.Generator().manual_seed(seed))
+
+
+def sample_tokens(logits: Tensor, sequences: list[Sequence]) -> tuple[SampledToken, ...]:
+    return sample_rows(logits, [SampledRow(sequence, len(sequence.tokens)) for sequence in sequences]).result()
 
 
 MIXED = [

@@ -11,7 +11,6 @@ from benthic.engine.logits_rules import SampledRow, apply_rules
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import TokenLogprobs
 from benthic.engine.scoring import RankedLogprobs, ranked_logprobs
-from benthic.engine.sequence import Sequence
 from benthic.kernels.sample import sample
 
 
@@ -68,11 +67,6 @@ def sample_rows(logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
 def draw_tokens(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
     """The tokens alone, int64 [N] on the logits' device: for guesses, which nobody reports on."""
     return _draw(apply_rules(logits, rows), rows)
-
-
-def sample_tokens(logits: Tensor, sequences: Seq[Sequence]) -> tuple[SampledToken, ...]:
-    """The next token of each sequence, from its row of logits [N, V]."""
-    return sample_rows(logits, [SampledRow(sequence, len(sequence.tokens)) for sequence in sequences]).result()
 
 
 def _draw(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
