@@ -291,6 +291,13 @@ def test_prompt_logprobs_are_whole_after_a_retraction() -> None:
     assert sequence.prompt_logprobs == list(range(1, 100))
 
 
+def test_prompt_logprobs_are_not_lost_to_the_cache() -> None:
+    driver = driver_of(sequence_of(0, 100, 2))
+    driver.run()
+    driver.scheduler.add(sequence_of(1, prompt_of(0, 100), 2, params={"prompt_logprobs": 0}))
+    assert driver.step().chunks[0].start == 0
+
+
 def test_the_report_counts_queueing_from_arrival() -> None:
     driver = driver_of(
         sequence_of(0, 10, 3, arrived_s=1.0), sequence_of(1, 10, 3, arrived_s=2.0), cache=cache_of(rows=1)

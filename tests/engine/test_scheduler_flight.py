@@ -207,6 +207,17 @@ def test_siblings_outlive_their_leader_at_any_moment(depth: int, steps: int) -> 
     assert is_empty(driver.cache)
 
 
+def test_siblings_of_a_retracted_leader_wait_for_themselves() -> None:
+    leader, sibling = sequence_of(0, 100, 5), sequence_of(1, prompt_of(0, 100), 5, fork_of="r0")
+    driver = driver_of(leader, sibling)
+    driver.step()
+    assert sibling.leader is leader
+    driver.scheduler.retract_all()
+    assert sibling.leader is None
+    driver.run()
+    assert [leader.finish_reason, sibling.finish_reason] == ["length", "length"]
+
+
 def test_a_leader_outlives_siblings_that_were_cancelled() -> None:
     leader, sibling = sequence_of(0, 100, 5), sequence_of(1, prompt_of(0, 100), 5, fork_of="r0")
     driver = driver_of(leader, sibling)

@@ -93,14 +93,27 @@ def test_b68_a_chunk_larger_than_the_windows_shrinks_instead_of_waiting(depth: i
     assert sequence.finish_reason == "length"
 
 
-@pytest.mark.parametrize("depth", [0, 1])
-def test_a_long_prompt_leaves_decodes_their_windows(depth: int) -> None:
-    decoders = [sequence_of(number, 10, 60) for number in range(3)]
-    driver = driver_of(*decoders, depth=depth, cache=cache_of(windows=16), max_batched_tokens=400, prefill_chunk=400)
+def test_a_long_prompt_leaves_decodes_their_windows() -> None:
+    # They come to a new page while the prompt's first chunk, which could use every window, is in flight.
+    decoders = [sequence_of(number, 14, 60) for number in range(3)]
+    driver = driver_of(*decoders, depth=1, cache=cache_of(windows=16), max_batched_tokens=400, prefill_chunk=400)
+    driver.step()
     driver.step()
     driver.scheduler.add(sequence_of(3, 380, 5))
     assert longest_wait(driver, decoders) <= 1
     assert driver.scheduler.num_retractions == 0
+
+
+def test_nobody_starts_in_a_plan_that_took_memory_from_somebody() -> None:
+    sequences = [sequence_of(n, length, 14) for n, length in enumerate((30, 30, 50, 50))]
+    cache = cache_of(pages=12, rows=5, max_len=192)
+    driver = driver_of(*sequences, cache=cache, admission_headroom=0, max_batched_tokens=256, prefill_chunk=256)
+    driver.step()
+    driver.scheduler.add(sequence_of(4, 4, 2))
+    while driver.scheduler.num_retractions == 0:
+        plan = driver.step()
+    assert 4 not in numbers(plan)
+    assert 4 in numbers(driver.step())
 
 
 def test_b69_one_retraction_in_flight_is_waited_for_before_the_next() -> None:
