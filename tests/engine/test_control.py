@@ -152,6 +152,15 @@ def test_a_bad_update_changes_nothing(own_model: Transformer, damage: str) -> No
     assert answers(finals_of(events + drain(engine))) == expected
 
 
+def test_other_weights_under_the_same_version_find_nothing_of_the_old_ones(own_model: Transformer) -> None:
+    engine = Engine(own_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
+    run(engine, [request_of("warm", prompt_len=300)])
+    state = other_weights(11)
+    engine.update_weights(state, version=0)
+    request = request_of("a", prompt_len=300)
+    assert answers(run(engine, [request])) == alone(model_with(state), [request])
+
+
 def test_weights_come_from_a_folder_too(own_model: Transformer, tmp_path: object) -> None:
     fresh = model_with(other_weights(11))
     save_checkpoint(fresh, f"{tmp_path}/new", weights="fp32")

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from benthic.cache.geometry import CacheCapacity
 from benthic.engine.config import EngineConfig
 from benthic.engine.drafting import ComputedPass, MtpDrafter
 from benthic.engine.engine import Engine
@@ -134,3 +135,28 @@ def test_chunks_stay_as_small_as_asked_for_with_drafts(small_model: Transformer)
     assert sum(drafter.num_rows[:13]) >= 200
     plain = run(Engine(small_model, EngineConfig(cache_bytes=1 << 26)), [request_of("a", 200)])
     assert finals["a"].token_ids == plain["a"].token_ids
+
+
+@pytest.mark.parametrize("num_windows", [8, 3], ids=["room", "no room"])
+def test_a_chain_that_reaches_into_the_next_page_takes_it_or_stays_short(
+    small_model: Transformer, num_windows: int
+) -> None:
+    """Drafts store entries ahead of the sequence: never in a page of nobody."""
+    request = request_of("a", 100, max_tokens=40)
+    drafter = RecordingDrafter(small_model)
+    capacity = CacheCapacity(num_pages=4, num_windows=num_windows, num_rows=1, max_len=300)
+    config = EngineConfig(max_num_seqs=1, drafter="mtp", draft_len=8, draft_adaptive=False, debug_checks=True)
+    finals = run(Engine(small_model, config, drafter=drafter, capacity=capacity), [request])
+    check_first_drafts(small_model, drafter, [request], finals)
+    assert max(len(drafts) for drafts in drafter.proposed["a"].values()) == 8
+
+
+def test_a_second_request_takes_the_last_window_and_the_chain_stays_short(small_model: Transformer) -> None:
+    requests = [request_of("a", 120, max_tokens=30), request_of("b", 122, max_tokens=30)]
+    drafter = RecordingDrafter(small_model)
+    capacity = CacheCapacity(num_pages=8, num_windows=4, num_rows=2, max_len=200)
+    config = EngineConfig(
+        max_num_seqs=2, drafter="mtp", draft_len=8, draft_adaptive=False, admission_headroom=0, debug_checks=True
+    )
+    finals = run(Engine(small_model, config, drafter=drafter, capacity=capacity), requests)
+    check_first_drafts(small_model, drafter, requests, finals)

@@ -42,6 +42,28 @@ def test_a_pass_really_is_in_flight_while_the_next_is_planned(small_model: Trans
     assert "pass 2" in engine.describe()
 
 
+@pytest.mark.parametrize(
+    ("params", "drafter"),
+    [({"frequency_penalty": 0.5}, "none"), ({"thinking_budget": 3, "reasoning_end_id": 9}, "none"), ({}, "ngram")],
+    ids=["penalty", "thinking budget", "drafts"],
+)
+def test_what_looks_back_on_its_tokens_waits_for_them(
+    small_model: Transformer, params: dict[str, object], drafter: str
+) -> None:
+    config = EngineConfig(overlap_steps=1, drafter=drafter, cache_bytes=1 << 26)  # type: ignore[arg-type]
+    engine = Engine(small_model, config)
+    settings = SamplingParams(max_tokens=6, seed=1, logprobs=0, ignore_eos=True, **params)  # type: ignore[arg-type]
+    request = Request(request_id="a", prompt_ids=(5, 6, 7), params=settings)
+    engine.add(request)
+    finals = {}
+    while engine.has_work():
+        events = engine.step()
+        finals |= {event.request_id: event for event in events if isinstance(event, FinalOutput)}
+        # Its next pass was not launched before this one's token was known.
+        assert not (events and "pass " in engine.describe())
+    assert answers(finals) == alone(small_model, [request])
+
+
 @pytest.mark.parametrize("num_steps", range(5))
 def test_a_request_cancelled_under_a_pass_in_flight_leaves_nothing(small_model: Transformer, num_steps: int) -> None:
     config = EngineConfig(max_num_seqs=3, overlap_steps=1, cache_bytes=1 << 26, debug_checks=True)
