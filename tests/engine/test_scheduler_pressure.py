@@ -100,7 +100,8 @@ def test_a_long_prompt_leaves_decodes_their_windows() -> None:
     driver.step()
     driver.step()
     driver.scheduler.add(sequence_of(3, 380, 5))
-    assert longest_wait(driver, decoders) <= 1
+    for _ in range(10):
+        assert numbers(driver.step())[:3] == [0, 1, 2]
     assert driver.scheduler.num_retractions == 0
 
 
