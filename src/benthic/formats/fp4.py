@@ -17,11 +17,6 @@ E2M1_MAX = 6.0
 FP4_GROUP = 32
 FP4_FLOOR = E2M1_MAX * 2.0**-126
 
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-# Half-way points between neighbours, and whether the tie goes up: to the even magnitude code.
-_MIDPOINTS = ((0.25, False), (0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False))
-
-
 class QuantizedFp4(NamedTuple):
     """`packed` int8 [..., i / 2]; `scale` float8_e8m0fnu [..., ceil(i / 32)]."""
 
@@ -32,8 +27,10 @@ class QuantizedFp4(NamedTuple):
 def encode_e2m1(x: Tensor) -> Tensor:
     """Nearest e2m1 codes (ties to even, beyond 6 to 6, the sign of zero kept), uint8 in 0..15, shaped as `x`."""
     magnitude = x.abs().float()
-    edges = torch.tensor([edge for edge, _ in _MIDPOINTS], device=x.device)
-    ties_up = torch.tensor([up for _, up in _MIDPOINTS], device=x.device)
+    magnitudes = _magnitudes(x.device)
+    edges = (magnitudes[:-1] + magnitudes[1:]) / 2
+    # A tie goes to the even code: up from the odd ones.
+    ties_up = torch.arange(7, device=x.device) % 2 == 1
     # bucketize counts the edges <= x; an edge whose tie goes down moves up by one step of float32.
     edges = torch.where(ties_up, edges, edges.nextafter(edges + 1))
     code = torch.bucketize(magnitude, edges, out_int32=True, right=True).to(torch.uint8)
@@ -42,8 +39,16 @@ def encode_e2m1(x: Tensor) -> Tensor:
 
 def decode_e2m1(codes: Tensor) -> Tensor:
     """float32 values of e2m1 codes 0..15 (uint8)."""
-    table = torch.tensor([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], device=codes.device)
+    magnitudes = _magnitudes(codes.device)
+    table = torch.cat([magnitudes, -magnitudes])
     return table.index_select(0, codes.reshape(-1).int()).view(codes.shape)
+
+
+def _magnitudes(device: torch.device) -> Tensor:
+    """0, 0.5, 1, 1.5, 2, 3, 4, 6: computed in place, because a captured step may not copy them from the host."""
+    code = torch.arange(8, device=device)
+    quarters = torch.where(code < 2, 2 * code, (2 + code % 2) << (code // 2))
+    return quarters * 0.25
 
 
 def pack_fp4(codes: Tensor) -> Tensor:
