@@ -74,12 +74,12 @@ def test_right_and_wrong_drafts_at_any_place_leave_the_cache_as_plain_decoding_d
 def test_right_drafts_are_accepted_and_reported(small_model: Transformer) -> None:
     request = long_request(max_tokens=61)
     engine = Engine(small_model, fixed(5, drafter="ngram"), drafter=oracle(small_model, [request], 0.0))
-    report = run(engine, [request])["long"].report
+    final = run(engine, [request])["long"]
+    report, stats = final.report, engine.stats()
     assert report is not None
     # The prompt's pass gives one token, each of the ten others six.
-    assert (report.drafted, report.accepted) == (50, 50)
-    stats = engine.stats()
-    assert (stats.num_drafted, stats.num_accepted) == (50, 50)
+    assert (report.drafted, report.accepted) == (stats.num_drafted, stats.num_accepted) == (50, 50)
+    assert final.mean_accepted_len == stats.mean_accepted_len == 61 / 11
 
 
 @pytest.mark.parametrize("place", range(6))

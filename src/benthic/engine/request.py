@@ -142,5 +142,11 @@ class FinalOutput:
     extras: RowExtras | None = None
     """Of all tokens, prompt and answer, but the last, where asked for."""
 
+    @property
+    def mean_accepted_len(self) -> float:
+        """Tokens from each pass that gave it any: one of the model's own and the accepted drafts before it."""
+        accepted = 0 if self.report is None else self.report.accepted
+        return len(self.token_ids) / max(1, len(self.token_ids) - accepted)
+
 
 Event = TokenEvent | FinalOutput

@@ -33,3 +33,8 @@ class EngineStats:
     num_evicted_pages: int = 0
     num_evicted_windows: int = 0
     weight_version: int = 0
+
+    @property
+    def mean_accepted_len(self) -> float:
+        """Tokens that a request got from a pass that gave it any: 1 without drafts."""
+        return self.num_generated_tokens / max(1, self.num_generated_tokens - self.num_accepted)
