@@ -134,6 +134,7 @@ class FakeEngine:
             logprobs=None,
             finish_reason=reason,
             error=error,
+            error_kind="engine" if reason == "error" else None,
             prompt_len=len(request.prompt_ids),
         )
 

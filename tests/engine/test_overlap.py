@@ -18,7 +18,7 @@ def late(seed: int) -> OracleDrafter:
     return OracleDrafter({}, seed=seed, delay_s=0.004)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 12))])
 def test_passes_that_end_at_random_times_give_the_answers_of_the_synchronous_loop(
     small_model: Transformer, seed: int
 ) -> None:

@@ -14,10 +14,10 @@ TINY = Path(benthic.__file__).parent / "assets" / "tiny"
 
 
 def test_a_short_soak_leaves_nothing_behind() -> None:
-    findings = soak(SoakConfig(spec=fake_spec(step_s=0.003), folder=TINY, seconds=5.0, kill_every_s=2.0))
+    findings = soak(SoakConfig(spec=fake_spec(step_s=0.003), folder=TINY, seconds=2.5, kill_every_s=1.0))
     print(findings.line())
     assert findings.problems == []
-    assert findings.outcomes["ok"] > 50 and findings.acts["kill"] >= 1 and findings.acts["check"] >= 3
+    assert findings.outcomes["ok"] > 20 and findings.acts["kill"] >= 1 and findings.acts["check"] >= 1
 
 
 @pytest.mark.nightly

@@ -105,7 +105,7 @@ def test_tokens_and_their_logprobs_end_up_in_events_and_in_the_final_output() ->
     sequence.admit(row, now_s=0.0)
     sequence.known_len = 6
     likely, less = TokenLogprobs(-0.1, ((7, -0.1),)), TokenLogprobs(-2.0, ((8, -0.2),))
-    assert sequence.append(7, likely, 3) == TokenEvent("r0", 0, 7, likely, 3)
+    assert sequence.append(7, likely, 3) == TokenEvent("r0", 0, 7, likely, 3, cached_len=0)
     assert sequence.natural_end() is None
     assert sequence.append(9, less, 4) == TokenEvent("r0", 1, 9, less, 4)
     assert sequence.natural_end() == "stop"

@@ -118,7 +118,12 @@ def shares_after(params: SamplingParams, tokens: tuple[int, ...]) -> list[float]
     return _KNOWN[key]
 
 
-@pytest.mark.parametrize("name", CASES)
+BY_DEFAULT = ("hot", "all cuts", "everything")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in BY_DEFAULT else pytest.param(name, marks=pytest.mark.nightly) for name in CASES]
+)
 def test_replies_follow_the_written_distribution_with_and_without_speculation(name: str) -> None:
     plain = replies(CASES[name])
     generate(plain)

@@ -101,7 +101,7 @@ def play(
     assert cache.stats().windows.free == memory["windows"]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(traces, memory, budgets, st.integers(0, 1), st.sampled_from([0, 0, 1, 4]))
 def test_every_request_ends_once_with_its_own_tokens_and_all_memory_comes_back(
     config: TraceConfig, memory: dict[str, Any], budgets: dict[str, Any], overlap_steps: int, draft_len: int
@@ -267,7 +267,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 TestScheduler = SchedulerMachine.TestCase
 TestScheduler.settings = settings(
-    max_examples=60,
+    max_examples=25,
     stateful_step_count=50,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -102,12 +102,12 @@ def soak(model: Transformer, seed: int, count: int) -> None:
             assert found[name] == expected[name], (seed, name)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1])
 def test_a_short_soak_gives_every_request_what_it_gets_alone(small_model: Transformer, seed: int) -> None:
     soak(small_model, seed, count=8)
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(10, 40))
+@pytest.mark.parametrize("seed", [2, 3, *range(10, 40)])
 def test_a_long_soak_gives_every_request_what_it_gets_alone(small_model: Transformer, seed: int) -> None:
     soak(small_model, seed, count=40)

@@ -19,6 +19,7 @@ from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
 from benthic.engine.messages import EngineFacts, PauseMode
 from benthic.engine.request import (
+    ErrorKind,
     Event,
     FinalOutput,
     FinishReason,
@@ -30,7 +31,7 @@ from benthic.engine.request import (
 )
 from benthic.engine.stats import EngineStats
 from benthic.engine.worker import EngineWorker
-from benthic.errors import CheckpointError
+from benthic.errors import CapacityError, CheckpointError, RequestError
 from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.transformer import Transformer
@@ -59,10 +60,18 @@ class ScriptedEngine:
         self.pause_mode: PauseMode | None = None
         self.version = 0
         self.cached_len = 0
+        self.drafts = (0, 0)
+        """Drafted and accepted tokens of every request."""
+        self.refuses: RequestError | CapacityError | None = None
+        """What `add` raises."""
+        self.ends: tuple[str, ErrorKind] | None = None
+        """The error that ends every request after its first token."""
         self._live: dict[str, tuple[Request, Iterator[tuple[int, int]]]] = {}
 
     def add(self, request: Request) -> None:
         self.requests.append(request)
+        if self.refuses is not None:
+            raise self.refuses
         script = self.script if not request.params.ignore_eos else itertools.cycle(self.script)
         self._live[request.request_id] = (request, enumerate(script))
 
@@ -117,6 +126,8 @@ class ScriptedEngine:
         if request.params.max_tokens == 0:
             return [self._end(request_id, (), "length")]
         index, token = next(tokens)
+        if index == 1 and self.ends is not None:
+            return [self._end(request_id, (), "error", *self.ends)]
         logprobs = None
         if request.params.logprobs is not None:
             logprobs = TokenLogprobs(-0.5, tuple((token + i, -0.5 - i) for i in range(request.params.logprobs)))
@@ -127,12 +138,26 @@ class ScriptedEngine:
             return [*events, self._end(request_id, tuple(self.script[: index + 1]), "length")]
         return events
 
-    def _end(self, request_id: str, ids: tuple[int, ...], reason: FinishReason) -> Event:
-        final = self._final(request_id, ids, reason, None)
+    def _end(
+        self,
+        request_id: str,
+        ids: tuple[int, ...],
+        reason: FinishReason,
+        error: str | None = None,
+        kind: ErrorKind = "engine",
+    ) -> Event:
+        final = self._final(request_id, ids, reason, error, kind)
         del self._live[request_id]
         return final
 
-    def _final(self, request_id: str, ids: tuple[int, ...], reason: FinishReason, error: str | None) -> FinalOutput:
+    def _final(
+        self,
+        request_id: str,
+        ids: tuple[int, ...],
+        reason: FinishReason,
+        error: str | None,
+        kind: ErrorKind = "engine",
+    ) -> FinalOutput:
         request = self._live[request_id][0]
         prompt_len = len(request.prompt_ids)
         num_scored = 0 if request.params.prompt_logprobs is None else prompt_len - 1
@@ -143,10 +168,17 @@ class ScriptedEngine:
             logprobs=None,
             finish_reason=reason,
             error=error,
+            error_kind=kind if reason == "error" else None,
             prompt_len=prompt_len,
             cached_len=self.cached_len,
             prompt_logprobs=(TokenLogprobs(-0.5, ()),) * num_scored,
-            report=RequestReport(prompt_len=prompt_len, usable_match=self.cached_len, weight_versions=(self.version,)),
+            report=RequestReport(
+                prompt_len=prompt_len,
+                usable_match=self.cached_len,
+                drafted=self.drafts[0],
+                accepted=self.drafts[1],
+                weight_versions=(self.version,),
+            ),
             extras=RowExtras(routes, None) if request.params.return_routes else None,
         )
 

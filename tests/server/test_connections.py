@@ -131,7 +131,7 @@ async def test_a_body_that_stops_arriving_is_answered_and_its_connection_closed(
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, ENDLESS), ("/v1/completions", TEXT)])
-async def test_a_failing_engine_ends_streams_with_one_error_object_and_answers_with_500(
+async def test_a_failing_engine_ends_streams_with_one_error_object_and_answers_with_503(
     live: Any, path: str, body: dict[str, Any]
 ) -> None:
     with live("one two", step_s=0.02) as up:
@@ -143,7 +143,8 @@ async def test_a_failing_engine_ends_streams_with_one_error_object_and_answers_w
         assert text.count('"error":{') == 1
         assert "[DONE]" not in text
         assert '"finish_reason":"' not in text
-        assert (await plain).status_code == 500
+        assert '"code":"engine_failed"' in text
+        assert ((await plain).status_code, (await plain).headers["retry-after"]) == (503, "2")
         up.engine.failing = False
         assert (await up.client.post(CHAT, json={**ASK, "max_tokens": 2})).status_code == 200
 

@@ -54,7 +54,7 @@ async def test_a_killed_engine_costs_every_client_an_error_and_nobody_the_server
         assert answer.text.count('"error":{') == 1
         assert "was killed by SIGKILL" in answer.text
         assert "[DONE]" not in answer.text
-    assert {answer.status_code for answer in answers[8:]} == {500}
+    assert {answer.status_code for answer in answers[8:]} == {503}
     health = await up.client.get("/health")
     assert (health.status_code, health.json()) == (503, {"status": "restarting"})
     assert int(health.headers["retry-after"]) >= 1
@@ -103,5 +103,5 @@ async def test_an_engine_given_up_makes_the_server_say_so(tmp_path: Any) -> None
         assert await until(lambda: engine.state == "failed")
         health = await up.client.get("/health")
         assert (health.status_code, health.json()) == (503, {"status": "failed"})
-        assert (await up.client.post("/v1/completions", json=TEXT)).status_code == 500
+        assert (await up.client.post("/v1/completions", json=TEXT)).status_code == 503
         assert (await up.client.get("/metrics")).status_code == 200

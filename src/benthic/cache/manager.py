@@ -86,7 +86,8 @@ class CacheManager:
             tokens: all known tokens: the prompt, and the output so far where a retracted request resumes.
             prompt_len: tokens of the prompt itself: retention keeps the window at its end.
             namespace: weights and salt: (fingerprint, weight version, salt).
-            use_cache: False neither reuses nor shares pages; forks of the row still share among themselves.
+            use_cache: False takes nothing from the cache and leaves nothing there; only forks of the row share its
+                pages, which go with the last of them.
             need_extras: only pages that have extras are reused.
 
         Returns:

@@ -4,14 +4,20 @@ The sequence grows by what was sampled, its computed rows become final in the ca
 ended while the pass was in flight is passed over: its rows wrote to memory that nobody else had yet.
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
 from benthic.cache.manager import CacheManager
 from benthic.engine.plan import SampledToken, ScheduledChunk, StepPlan, StepResult
-from benthic.engine.request import Event, FinalOutput, FinishReason
+from benthic.engine.request import ErrorKind, Event, FinalOutput, FinishReason
 from benthic.engine.sequence import Phase, Sequence
 
-Finish = Callable[[Sequence, FinishReason, str | None], FinalOutput]
+
+class Finish(Protocol):
+    """Ends a sequence, as `Scheduler.finish` does."""
+
+    def __call__(
+        self, sequence: Sequence, reason: FinishReason, error: str | None = None, error_kind: ErrorKind = "engine"
+    ) -> FinalOutput: ...
 
 
 def commit_result(plan: StepPlan, result: StepResult, cache: CacheManager, finish: Finish) -> list[Event]:
@@ -37,7 +43,7 @@ def commit_result(plan: StepPlan, result: StepResult, cache: CacheManager, finis
         if group and group[-1].error is not None:
             # Not committed: what gave numbers that are not finite must not be shared with others.
             _append_run(events, chunk, group[:-1], version)
-            events.append(finish(sequence, "error", group[-1].error))
+            events.append(finish(sequence, "error", group[-1].error, "numbers"))
             continue
         if len(group) == 1 and not chunk.drafts:
             token = group[0]
@@ -52,7 +58,7 @@ def commit_result(plan: StepPlan, result: StepResult, cache: CacheManager, finis
         if group or computed_len == len(sequence.tokens):
             reason = sequence.natural_end()
             if reason is not None:
-                events.append(finish(sequence, reason, None))
+                events.append(finish(sequence, reason))
     assert next(groups, None) is None, "more was sampled than planned"
     return events
 

@@ -138,7 +138,7 @@ class EngineLoop:
         try:
             self._engine.add(request)
         except (RequestError, CapacityError) as error:
-            return [refusal(request, str(error))]
+            return [refusal(request, error)]
         return []
 
     def _answer(self, call: Call) -> None:

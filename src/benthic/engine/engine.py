@@ -335,5 +335,6 @@ def _failed(sequence: Sequence, error: str) -> FinalOutput:
         logprobs=None,
         finish_reason="error",
         error=error,
+        error_kind="engine",
         prompt_len=sequence.prompt_len,
     )

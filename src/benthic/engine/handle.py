@@ -31,7 +31,7 @@ from benthic.engine.messages import (
 )
 from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
 from benthic.engine.stats import EngineStats
-from benthic.errors import BenthicError, EngineError, RequestError
+from benthic.errors import BenthicError, CapacityError, EngineError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class _Owed:
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
             finish_reason=reason,
             error=error,
+            error_kind="engine" if reason == "error" else None,
             prompt_len=self.prompt_len,
         )
 
@@ -254,14 +255,15 @@ class EngineHandle(ABC):
         return future
 
 
-def refusal(request: Request, error: str) -> FinalOutput:
+def refusal(request: Request, error: RequestError | CapacityError) -> FinalOutput:
     """The final output of a request that the engine did not take."""
     return FinalOutput(
         request_id=request.request_id,
         token_ids=(),
         logprobs=None,
         finish_reason="error",
-        error=error,
+        error=str(error),
+        error_kind="capacity" if isinstance(error, CapacityError) else "request",
         prompt_len=len(request.prompt_ids),
     )
 

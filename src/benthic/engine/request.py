@@ -10,6 +10,9 @@ from benthic.engine.sampling import SamplingParams
 from benthic.errors import RequestError
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
+ErrorKind = Literal["request", "capacity", "timeout", "numbers", "engine"]
+"""Whose fault an error is: the request is wrong; there is no room now; its time was over; its numbers were not finite;
+the engine, a step or its process failed under it. The second and the last may go well when sent again."""
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -46,7 +49,7 @@ class Request:
     cache_salt: str = ""
     """Requests share cached prefixes with those of the same salt alone: a tenant, a session, a secret."""
     use_cache: bool = True
-    """Whether cached prefixes may be used, and what this request computes be left to others."""
+    """False: nothing is taken from the prefix cache and nothing is left there; forks still share its prompt."""
     fork_of: str | None = None
     """The id of a request with the same prompt whose computed prompt this one takes over as soon as it is there.
     Only a hint: where the leader is unknown, gone or in trouble, the request is an ordinary one."""
@@ -88,6 +91,8 @@ class TokenEvent:
     token_id: int
     logprobs: TokenLogprobs | None
     weight_version: int = 0
+    cached_len: int | None = None
+    """On the first token: prompt tokens that came from the cache, as `FinalOutput` will say. None on later ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +128,7 @@ class FinalOutput:
     """The end of a request: exactly one for each, after its last token event, failures included.
 
     `token_ids` holds all generated tokens, the stopping token included (then `stop_token_id` names it).
-    `error` says what went wrong when `finish_reason` is "error".
+    `error` says what went wrong when `finish_reason` is "error", and `error_kind` whose fault it was.
     """
 
     request_id: str
@@ -132,6 +137,7 @@ class FinalOutput:
     finish_reason: FinishReason
     stop_token_id: int | None = None
     error: str | None = None
+    error_kind: ErrorKind | None = None
     prompt_len: int
     cached_len: int = 0
     """Prompt tokens that were not computed because they were found in the cache."""
@@ -141,6 +147,9 @@ class FinalOutput:
     """Of prompt tokens 1 and later (nothing precedes token 0), where `params.prompt_logprobs` asks for them."""
     extras: RowExtras | None = None
     """Of all tokens, prompt and answer, but the last, where asked for."""
+
+    def __post_init__(self) -> None:
+        assert (self.finish_reason == "error") == (self.error_kind is not None), (self.finish_reason, self.error_kind)
 
     @property
     def mean_accepted_len(self) -> float:

@@ -34,7 +34,7 @@ from benthic.engine.deadlines import Deadlines
 from benthic.engine.plan import ScheduledChunk, StepPlan, StepResult
 from benthic.engine.prompt_rows import PromptRows
 from benthic.engine.ranked_queue import RankedQueue, rank
-from benthic.engine.request import Event, FinalOutput, FinishReason
+from benthic.engine.request import ErrorKind, Event, FinalOutput, FinishReason
 from benthic.engine.retraction import Retraction
 from benthic.engine.sequence import Phase, Sequence
 
@@ -125,7 +125,9 @@ class Scheduler:
         if sequence.leader is not None and sequence.leader not in self._leaders:
             self._leaders.append(sequence.leader)
 
-    def finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> FinalOutput:
+    def finish(
+        self, sequence: Sequence, reason: FinishReason, error: str | None = None, error_kind: ErrorKind = "engine"
+    ) -> FinalOutput:
         """Ends a live sequence at any moment, also with rows in flight, and frees what it holds."""
         if sequence.phase is Phase.RUNNING:
             assert sequence.row is not None
@@ -137,7 +139,7 @@ class Scheduler:
         self._disband(sequence)
         self._deadlines.forget(sequence)
         del self._live[sequence.request.request_id]
-        return sequence.finish(reason, error)
+        return sequence.finish(reason, error, error_kind)
 
     def time_out(self, now_s: float) -> list[FinalOutput]:
         """Ends the sequences whose deadline has passed."""
@@ -149,6 +151,7 @@ class Scheduler:
                 "error",
                 f"the request timed out after {now_s - sequence.arrived_s:.1f} s with {sequence.num_generated} tokens "
                 f"generated; it had {sequence.deadline_s - sequence.arrived_s:g} s",
+                "timeout",
             )
             for sequence in late
         ]

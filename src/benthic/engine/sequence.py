@@ -18,6 +18,7 @@ from typing import Protocol
 
 from benthic.cache.row import Row
 from benthic.engine.request import (
+    ErrorKind,
     FinalOutput,
     FinishReason,
     Request,
@@ -185,7 +186,8 @@ class Sequence:
         versions = self.weight_versions
         if not versions or versions[-1] != weight_version:
             versions.append(weight_version)
-        return TokenEvent(self.request.request_id, index, token_id, logprobs, weight_version)
+        cached_len = None if index else self.cached_len
+        return TokenEvent(self.request.request_id, index, token_id, logprobs, weight_version, cached_len)
 
     @property
     def wants_whole_prompt(self) -> bool:
@@ -203,7 +205,7 @@ class Sequence:
             return "stop"
         return "length" if len(self.tokens) >= self.limit_len else None
 
-    def finish(self, reason: FinishReason, error: str | None = None) -> FinalOutput:
+    def finish(self, reason: FinishReason, error: str | None = None, error_kind: ErrorKind = "engine") -> FinalOutput:
         """Any live phase -> DONE; the one final output. A pass in flight may still carry a row of it."""
         assert self.phase is not Phase.DONE, self.request.request_id
         self.phase = Phase.DONE
@@ -219,6 +221,7 @@ class Sequence:
             finish_reason=reason,
             stop_token_id=generated[-1] if stopped else None,
             error=error,
+            error_kind=error_kind if reason == "error" else None,
             prompt_len=self.prompt_len,
             cached_len=self.cached_len,
             report=self._report(),

@@ -17,6 +17,7 @@ E2M1_MAX = 6.0
 FP4_GROUP = 32
 FP4_FLOOR = E2M1_MAX * 2.0**-126
 
+
 class QuantizedFp4(NamedTuple):
     """`packed` int8 [..., i / 2]; `scale` float8_e8m0fnu [..., ceil(i / 32)]."""
 

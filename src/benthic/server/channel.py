@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from benthic.engine.handle import EngineHandle
 from benthic.engine.request import Event, FinalOutput, Request
 from benthic.errors import RequestError
-from benthic.server.errors import ApiError, cut_off, internal_error, overloaded, shutting_down
+from benthic.server.errors import ApiError, cut_off, engine_gone, overloaded, shutting_down
 from benthic.server.metrics import Metrics
 
 _POLL_S = 0.5
@@ -163,7 +163,7 @@ class Channel:
         if self.is_draining:
             raise shutting_down()
         if not self.engine.is_alive:
-            raise internal_error()
+            raise engine_gone()
         if num_sequences > self._max_open:
             raise RequestError(
                 f"n asks for {num_sequences} sequences in all; it must be at most {self._max_open}, "
@@ -237,7 +237,7 @@ class Channel:
                     loop.call_soon_threadsafe(self._route, events)
                 elif not self.engine.is_alive and not self._closing.is_set():
                     _log.critical("the engine is gone for good; its requests end with an error")
-                    loop.call_soon_threadsafe(self.fail_all, internal_error())
+                    loop.call_soon_threadsafe(self.fail_all, engine_gone())
                     return
             except RuntimeError:  # the loop is closed: a forced end, nobody listens any more
                 return

@@ -5,6 +5,7 @@ The object is {"error": {"message", "type", "param", "code"}}; `param` names the
 
 from typing import Any
 
+from benthic.engine.request import ErrorKind
 from benthic.errors import BenthicError, CapacityError, PromptTooLong, RequestError, UnknownModel
 
 _TIMEOUT = 408
@@ -76,6 +77,17 @@ def cut_off() -> ApiError:
     )
 
 
+def engine_gone() -> ApiError:
+    """The engine has been given up; whoever runs the server must start it anew."""
+    return ApiError(
+        503,
+        "the engine has failed and is not started again; send the request to another server",
+        kind="server_error",
+        code="engine_unavailable",
+        retry_after_s=5.0,
+    )
+
+
 def too_slow(timeout_s: float) -> ApiError:
     """The client stopped sending in the middle of its request."""
     return ApiError(
@@ -88,6 +100,27 @@ def too_slow(timeout_s: float) -> ApiError:
 def internal_error() -> ApiError:
     """Something of ours failed; the details are in the server's log, not in the answer."""
     return ApiError(500, "the server failed to answer this request; its log has the reason", kind="server_error")
+
+
+def unfinished(kind: ErrorKind | None, reason: str) -> ApiError:
+    """The answer to a request that the engine took and ended with an error; `kind` None: it was cancelled there.
+
+    What may go well when it is sent again says when.
+    """
+    message = f"the engine could not finish this request: {reason}"
+    match kind:
+        case "request":
+            return ApiError(400, reason, code="invalid_value")
+        case "capacity":
+            return overloaded(reason)
+        case "timeout":
+            return ApiError(504, message, kind="server_error", code="request_timeout")
+        case "engine":
+            return ApiError(503, message, kind="server_error", code="engine_failed", retry_after_s=2.0)
+        case "numbers":
+            return ApiError(500, message, kind="server_error", code="numbers_not_finite")
+        case None:
+            return ApiError(500, message, kind="server_error", code="cancelled")
 
 
 def api_error(error: Exception) -> ApiError:

@@ -24,6 +24,7 @@ from benthic.server.streams import KEEP_ALIVE, EventStream, to_frame, unless_dis
 from benthic.server.text_choice import check_finished
 from benthic.text.prompt import Prompt
 from benthic.text.protocol_fields import Protocol
+from benthic.text.reply import FinishReason
 from benthic.text.sampling_fields import WISH_FIELDS
 from benthic.text.stream import ReplyStream
 from benthic.text.wire import Event as WireEvent
@@ -128,7 +129,9 @@ class Answer:
             if index == 0:
                 self._service.metrics.cached_tokens.inc(event.cached_len)
             cached_len = self._finals[0].cached_len if 0 in self._finals else None
-            return self._reply.finish(index, "length" if event.finish_reason == "length" else "stop", cached_len)
+            drafts = (0, 0) if event.report is None else (event.report.drafted, event.report.accepted)
+            reason: FinishReason = "length" if event.finish_reason == "length" else "stop"
+            return self._reply.finish(index, reason, cached_len, drafts)
         if self._reply.is_finished(index):
             return []
         events = self._reply.push(index, (event.token_id,), _logprobs(event))

@@ -6,7 +6,7 @@ from typing import Any
 
 from benthic.engine.request import Event, FinalOutput, TokenEvent, TokenLogprobs
 from benthic.engine.sampling import SamplingParams
-from benthic.server.errors import ApiError
+from benthic.server.errors import unfinished
 from benthic.text.detokenize import Detokenizer
 from benthic.text.tokenizer import Tokenizer
 
@@ -151,8 +151,7 @@ class TextChoice:
 def check_finished(final: FinalOutput) -> None:
     """Raises ApiError when the engine ended a sequence by itself, for no reason that the client gave."""
     if final.finish_reason in ("error", "cancelled"):
-        reason = final.error or "it was cancelled"
-        raise ApiError(500, f"the engine could not finish this request: {reason}", kind="server_error")
+        raise unfinished(final.error_kind, final.error or "it was cancelled")
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:

@@ -25,7 +25,7 @@ import deepseek_recipe as recipe
 from benthic.text.fields import describe_json_error
 from benthic.text.prompt import Prompt
 from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
-from benthic.text.wire import Payload, ToolCallWatch, correct_cached, correct_finish, is_last, says_nothing
+from benthic.text.wire import Payload, ToolCallWatch, add_drafts, correct_cached, correct_finish, is_last, says_nothing
 
 FinishReason = Literal["stop", "length"]
 """Why the engine ended a sequence: EOS or a stop token, or the limit of tokens."""
@@ -117,17 +117,22 @@ class ReplyParser:
             payloads += self._push_one(token_id, logprobs[position] if logprobs else None)
         return payloads
 
-    def finish(self, reason: FinishReason, cached_len: int | None = None) -> list[Payload]:
+    def finish(
+        self, reason: FinishReason, cached_len: int | None = None, drafts: tuple[int, int] = (0, 0)
+    ) -> list[Payload]:
         """End the reply where the engine ended it; of one that has ended by itself, what was held.
 
         `cached_len`: what the engine now says of the prompt, if it was not known at the start.
+        `drafts`: tokens that were guessed ahead, and how many of them were right.
         """
         self._cached_len = self._cached_len if cached_len is None else cached_len
         payloads = self._end(reason)
         payloads, self._held = payloads + self._held, []
         for payload in payloads:
             correct_cached(self._prompt.protocol, payload.data, self._cached_len)
-        correct_cached("chat", {"usage": self.usage}, self._cached_len)
+        if self._prompt.protocol == "chat":
+            correct_cached("chat", {"usage": self.usage}, self._cached_len)
+            add_drafts(self.usage, *drafts)
         return payloads
 
     def body(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ ends the reply, also of an empty block. A value of a tool call ends at the first
 has no escape. A stray closing tag outside of any call is shown as text.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -59,9 +60,14 @@ class ReplyStream:
         """Read ids of one sample; `logprobs` has one (logprob, alternatives) an id where they were asked for."""
         return self._events(self._parsers[sample].push(ids, logprobs))
 
-    def finish(self, sample: int, reason: FinishReason, cached_len: int | None = None) -> list[Event]:
-        """End one sample as the engine did; `cached_len` prompt tokens were not computed (None: as at the start)."""
-        return self._events(self._parsers[sample].finish(reason, cached_len))
+    def finish(
+        self, sample: int, reason: FinishReason, cached_len: int | None = None, drafts: tuple[int, int] = (0, 0)
+    ) -> list[Event]:
+        """End one sample as the engine did; `cached_len` prompt tokens were not computed (None: as at the start).
+
+        `drafts`: tokens that were guessed ahead, and how many of them were right; chat usage tells them.
+        """
+        return self._events(self._parsers[sample].finish(reason, cached_len, drafts))
 
     def is_finished(self, sample: int) -> bool:
         """Whether nothing more will be said about a sample."""
@@ -83,7 +89,7 @@ class ReplyStream:
         """What a client gets in place of the rest of a stream; it never sees a finish reason then."""
         self.close()
         if self._prompt.protocol == "messages":
-            inner = {"type": "api_error", "message": message}
+            inner = {"type": error_type.replace("server_error", "api_error"), "message": message, "code": code}
             return [to_event(Payload("error", {"type": "error", "error": inner}))]
         if self._prompt.protocol == "responses":
             data = {"type": "error", "code": code or error_type, "message": message, "param": None}
@@ -168,11 +174,9 @@ def sum_usage(usages: Sequence[dict[str, Any]]) -> dict[str, Any]:
     total = dict(usages[0])
     total["completion_tokens"] = sum(usage["completion_tokens"] for usage in usages)
     total["total_tokens"] = total["prompt_tokens"] + total["completion_tokens"]
-    reasoning = [
-        usage["completion_tokens_details"]["reasoning_tokens"]
-        for usage in usages
-        if usage.get("completion_tokens_details")
-    ]
-    if reasoning:
-        total["completion_tokens_details"] = {"reasoning_tokens": sum(reasoning)}
+    details: Counter[str] = Counter()
+    for usage in usages:
+        details.update(usage.get("completion_tokens_details") or {})
+    if details:
+        total["completion_tokens_details"] = dict(details)
     return total

@@ -88,6 +88,14 @@ def correct_cached(protocol: Protocol, data: dict[str, Any], cached_len: int) ->
         usage["cache_read_input_tokens"] = cached_len
 
 
+def add_drafts(usage: dict[str, Any], drafted: int, accepted: int) -> None:
+    """Says in a chat usage how many tokens were guessed ahead right and wrong, if any were; in place."""
+    if drafted and usage:
+        details = usage.get("completion_tokens_details") or {}
+        guessed = {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}
+        usage["completion_tokens_details"] = details | guessed
+
+
 def is_last(protocol: Protocol, data: dict[str, Any]) -> bool:
     """Whether an event says why the reply ended."""
     if protocol == "chat":
