@@ -12,6 +12,7 @@
     |   `-- Cancelled
     |-- CapacityError                     no room now; the same request may succeed later
     |-- EngineError                       the engine or its process failed, or was closed
+    |   `-- WeightsLostError              an update failed half-way, and the old weights are not back either
     |-- TrainingError                     a run that cannot go on: values that are not finite
     |-- BenchError                        a measurement that cannot be made: no server, a broken answer
     `-- DataError (ValueError)            training data
@@ -70,6 +71,10 @@ class CapacityError(BenthicError):
 
 class EngineError(BenthicError):
     """The engine or its process failed while it should have answered."""
+
+
+class WeightsLostError(EngineError):
+    """An update of weights failed half-way and the old ones are not back: an engine waits for another update."""
 
 
 class DataError(BenthicError, ValueError):

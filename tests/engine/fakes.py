@@ -4,17 +4,22 @@ What a prompt begins with decides what happens to it: see the constants.
 """
 
 import json
+import math
 import os
 import signal
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from benthic.engine.config import EngineConfig
 from benthic.engine.factory import BuiltEngine
 from benthic.engine.messages import EngineFacts, EngineSpec, PauseMode
 from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent
 from benthic.engine.stats import EngineStats
-from benthic.errors import CheckpointError, ConfigError, RequestError
+from benthic.errors import CheckpointError, ConfigError, RequestError, WeightsLostError
+
+Source = str | Mapping[str, Any]
 
 FAILS = 66
 """The step raises."""
@@ -22,6 +27,8 @@ HANGS = 67
 """The step ends only when the engine is released."""
 DIES = 68
 """The process kills itself."""
+EXHAUSTING, HANGING, LOSING = "exhausting", "hanging", "losing"
+"""Weights of this content run out of memory, hang, and leave none."""
 FACTORY = "tests.engine.fakes:build_fake"
 
 
@@ -46,12 +53,27 @@ def build_fake(spec: EngineSpec) -> BuiltEngine:
     return BuiltEngine(FakeEngine(options["step_s"]), facts)
 
 
+def content_of(source: Source) -> str:
+    """The text of a file, the name of a folder, what a state dict says: a fake's checksum.
+
+    Raises:
+        CheckpointError: there is nothing.
+    """
+    if not isinstance(source, str):
+        return str(source["content"])
+    path = Path(source)
+    if not path.exists():
+        raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
+    return path.read_text() if path.is_file() else "\n".join(file.read_text() for file in sorted(path.iterdir()))
+
+
 class FakeEngine:
     """Token i of an answer is i; one token a request a step. A page for each live request."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         self.step_s = step_s
         self.version = 0
+        self.content = "at start"
         self.pause_mode: PauseMode | None = None
         self.pages: set[str] = set()
         self.live: dict[str, Request] = {}
@@ -109,17 +131,35 @@ class FakeEngine:
     def resume(self) -> None:
         self.pause_mode = None
 
-    def update_weights(self, source: str, version: int | None, checksum: str | None) -> list[Event]:
-        if not Path(source).exists():
-            raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
-        self.version = self.version + 1 if version is None else version
+    def idle_s(self) -> float:
+        return math.inf
+
+    @property
+    def is_sound(self) -> bool:
+        return True
+
+    def take_weights(self, source: Source, checksum: str | None, choose_version: Callable[[str], int]) -> list[Event]:
+        found = content_of(source)
+        if checksum not in (None, found):
+            raise CheckpointError(f"the weights at {source} have checksum {found}; the sender's is {checksum}")
+        if found == EXHAUSTING:
+            raise MemoryError("no room for a second set of weights")
+        if found == HANGING:
+            time.sleep(3600)
+        if found == LOSING:
+            raise WeightsLostError("neither the new weights nor the old ones are in place")
+        self.version = choose_version(found)
+        self.content = found
         return []
+
+    def weights_checksum(self) -> str:
+        return self.content
 
     def flush(self) -> None:
         pass
 
     def describe(self) -> str:
-        return f"fake engine: {len(self.live)} live, paused {self.pause_mode}"
+        return f"fake engine: {len(self.live)} live, paused {self.pause_mode}, weights {self.content}"
 
     def check_laws(self) -> None:
         assert self.pages == self.live.keys(), (self.pages, self.live.keys())

@@ -1,6 +1,8 @@
 """Pausing, new weights and flushing: between passes, all or nothing, and no token of two versions."""
 
+import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,9 +12,11 @@ from benthic.engine.engine import Engine
 from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.weights import weights_checksum
-from benthic.errors import CheckpointError
+from benthic.engine.worker import EngineWorker
+from benthic.errors import CheckpointError, EngineError, RequestError, WeightsLostError
 from benthic.models.checkpoint import dummy_model, save_checkpoint
 from benthic.models.transformer import Transformer
+from tests.engine.asking import receive_finals
 from tests.engine.conftest import CONFIG, build_model
 from tests.exactness.serving import alone, answers, run
 
@@ -178,3 +182,92 @@ def test_a_flush_forgets_what_nobody_holds(small_model: Transformer) -> None:
     engine.flush()
     assert (engine.stats().cached_pages, engine.stats().used_pages) == (0, 0)
     assert run(engine, [request_of("b", prompt_len=300)])["b"].cached_len == 0
+
+
+@pytest.mark.parametrize("mode", ["keep", "retract"])
+def test_a_request_times_out_in_a_pause_as_well(small_model: Transformer, mode: str) -> None:
+    now_s = 100.0
+    engine = Engine(small_model, EngineConfig(**SETTINGS), clock=lambda: now_s)  # type: ignore[arg-type]
+    engine.add(replace(request_of("late"), timeout_s=2.0))
+    engine.add(replace(request_of("patient"), timeout_s=50.0))
+    engine.add(request_of("endless"))
+    engine.step()
+    engine.pause(mode)  # type: ignore[arg-type]
+    assert (engine.has_work(), engine.idle_s()) == (False, 2.0)
+    now_s = 102.5
+    assert engine.has_work()
+    finals = finals_of(engine.step())
+    assert list(finals) == ["late"]
+    assert "timed out after 2.5 s" in (finals["late"].error or "")
+    assert (engine.has_work(), engine.idle_s()) == (False, 47.5)
+    engine.cancel("patient")
+    engine.step()
+    assert engine.idle_s() == math.inf
+
+
+def test_the_loop_of_a_paused_engine_wakes_for_a_deadline(small_model: Transformer) -> None:
+    worker = EngineWorker(Engine(small_model, EngineConfig(**SETTINGS)))  # type: ignore[arg-type]
+    worker.start()
+    worker.pause("keep").result(20)
+    worker.add(replace(request_of("late"), timeout_s=0.3))
+    assert "timed out" in (receive_finals(worker, 1)["late"].error or "")
+    worker.close()
+
+
+@pytest.mark.parametrize("has_old_weights", [True, False])
+def test_an_update_that_fails_half_way_keeps_the_old_weights_or_says_that_there_are_none(
+    own_model: Transformer, monkeypatch: pytest.MonkeyPatch, has_old_weights: bool
+) -> None:
+    worker = EngineWorker(Engine(own_model, EngineConfig(overlap_steps=1, **SETTINGS)))  # type: ignore[arg-type]
+    request = replace(request_of("a"), params=replace(request_of("a").params, max_tokens=60))
+    expected = alone(own_model, [request])
+    checksum = weights_checksum(own_model.state_dict())
+    failures = iter([True, not has_old_weights])
+
+    def freeze(self: Transformer) -> Transformer:
+        if next(failures, False):
+            raise torch.OutOfMemoryError("no room to lay weights out")
+        return real_freeze(self)
+
+    real_freeze = Transformer.freeze
+    monkeypatch.setattr(Transformer, "freeze", freeze)
+    worker.start()
+    worker.add(request)
+    events = list(worker.receive(20))
+    update = worker.update_weights(other_weights(11), 5)
+    with pytest.raises(EngineError, match="no room to lay weights out") as caught:
+        update.result(20)
+    assert isinstance(caught.value, WeightsLostError) is not has_old_weights
+    while not finals_of(events):
+        events += worker.receive(20)
+    final = finals_of(events)
+    tokens = [event.token_id for event in events if isinstance(event, TokenEvent)]
+    if has_old_weights:
+        assert answers(final) == expected
+        assert tokens == list(final["a"].token_ids)  # none was lost with the call
+        assert weights_checksum(own_model.state_dict()) == checksum
+    else:
+        assert "the engine needs weights" in (final["a"].error or "")
+        worker.update_weights(other_weights(11), 5).result(20)
+        worker.add(request)
+        healed = receive_finals(worker, 1)
+        assert answers(healed) == alone(model_with(other_weights(11)), [request])
+    worker.check().result(20)
+    worker.close()
+
+
+def test_what_is_no_mode_or_version_is_refused_by_the_engine_too(small_model: Transformer) -> None:
+    engine = Engine(small_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="mode is 'bogus'"):
+        engine.pause("bogus")  # type: ignore[arg-type]
+    for version in (-5, "x", [1]):
+        with pytest.raises(RequestError, match="the weights' version is"):
+            engine.update_weights({}, version)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/tmp", "/", "x" * 5000, "a\0b", "/dev/null", "\ud800", "~", "."])
+def test_a_path_without_a_checkpoint_is_an_error_of_the_checkpoint(small_model: Transformer, path: str) -> None:
+    engine = Engine(small_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError) as caught:
+        engine.update_weights(path)
+    assert len(str(caught.value)) < 1000

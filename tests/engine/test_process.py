@@ -204,7 +204,7 @@ def test_a_stalled_step_is_pictured_ended_and_answered(tmp_path: Path, monkeypat
     engine.add(request_of("hangs", prompt=(HANGS,)))
     engine.add(request_of("waits", max_tokens=10_000))
     finals = receive_finals(engine, 2)
-    assert all("ran for more than 0.5 s" in (final.error or "") for final in finals.values())
+    assert all("that ran for more than 0.5 s" in (final.error or "") for final in finals.values())
     named = re.search(r"its state is in (\S+\.txt)", finals["hangs"].error or "")
     assert named is not None
     text = Path(named.group(1)).read_text()

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -89,11 +90,21 @@ class ScriptedEngine:
     def resume(self) -> None:
         self.pause_mode = None
 
-    def update_weights(self, source: str, version: int | None, checksum: str | None) -> list[Event]:
+    def idle_s(self) -> float:
+        return math.inf
+
+    @property
+    def is_sound(self) -> bool:
+        return True
+
+    def take_weights(self, source: Any, checksum: str | None, choose_version: Callable[[str], int]) -> list[Event]:
         if not Path(source).exists():
             raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
-        self.version = self.version + 1 if version is None else version
+        self.version = choose_version(str(source))
         return []
+
+    def weights_checksum(self) -> str:
+        return "at start"
 
     def flush(self) -> None: ...
 

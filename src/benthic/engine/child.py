@@ -17,12 +17,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from benthic.engine.control import EngineLoop
-from benthic.engine.factory import BuiltEngine, build
+from benthic.engine.factory import build
 from benthic.engine.messages import Close, Command, Ready, Reply, Start, StartFailed
 from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat, ThreadWatchdog
 from benthic.errors import BenthicError
@@ -50,13 +49,21 @@ def main(arguments: list[str]) -> int:
         # The handler runs without the interpreter, so it also shows a step that never gives the lock back.
         faulthandler.register(signal.SIGUSR1, file=dump, all_threads=True)
         try:
-            built = _built(start)
+            built = build(start.spec)
         except (BenthicError, OSError, ImportError, MemoryError) as error:
             writer.put(StartFailed(type(error).__name__, str(error)))
             writer.close()
             return 2
+        heartbeat = Heartbeat(memory)
+        loop = EngineLoop(built.engine, inbox, writer.put, heartbeat, holds_files=True, versions=start.versions)
+        # In the state that the engine before it was in.
+        if start.weights is not None:
+            loop.restore(start.weights)
+        if start.is_paused:
+            built.engine.pause("keep")
         writer.put(Ready(built.facts))
-        _run(built, start, inbox, Heartbeat(memory), writer.put)
+        with ThreadWatchdog(heartbeat, start.spec.engine.stall_timeout_s, built.engine.describe, Path(start.dump_path)):
+            loop.run()
         writer.close()
     return 0
 
@@ -90,28 +97,6 @@ class Writer:
                 return
             if None in batch:
                 return
-
-
-def _built(start: Start) -> BuiltEngine:
-    """The engine, in the state that the one before it was in."""
-    built = build(start.spec)
-    if start.weights is not None:
-        built.engine.update_weights(start.weights.path, start.weights.version, start.weights.checksum)
-    if start.is_paused:
-        built.engine.pause("keep")
-    return built
-
-
-def _run(
-    built: BuiltEngine,
-    start: Start,
-    inbox: "queue.SimpleQueue[Command]",
-    heartbeat: Heartbeat,
-    send: Callable[[Reply], None],
-) -> None:
-    stall_s = start.spec.engine.stall_timeout_s
-    with ThreadWatchdog(heartbeat, stall_s, built.engine.describe, Path(start.dump_path)):
-        EngineLoop(built.engine, inbox, send, heartbeat).run()
 
 
 def _read(connection: Connection, inbox: "queue.SimpleQueue[Command]") -> None:

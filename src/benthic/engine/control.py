@@ -1,16 +1,19 @@
 """The loop around an engine: commands in, steps, replies out. The same loop runs in a thread and in a child process.
 
 Calls are carried out between steps, at a drained boundary: no pass is in flight while an engine pauses, takes weights
-or is checked. A step that fails ends its requests, not the loop.
+or is checked. A step that fails ends its requests, not the loop; a call that fails, however it fails, is answered so
+and ends nothing, unless the engine itself says that it was left half-way (`is_sound`).
 """
 
 import logging
 import queue
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
 
 from benthic.engine.handle import refusal
+from benthic.engine.held_file import HeldFile, is_file
 from benthic.engine.messages import (
     Call,
     Cancel,
@@ -31,11 +34,15 @@ from benthic.engine.messages import (
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.stats import EngineStats
 from benthic.engine.watchdog import Heartbeat
-from benthic.errors import BenthicError, CapacityError, RequestError
+from benthic.engine.weight_versions import WeightVersions
+from benthic.errors import BenthicError, CapacityError, CheckpointError, EngineError, RequestError, WeightsLostError
 
 CLOSED = "the engine was closed"
 REPORT_EVERY_S = 0.1
 """Figures are reported at least this often while steps bring no events, as in a long prefill."""
+
+NEEDS_WEIGHTS = "the engine needs weights"
+_LONGEST_WAIT_S = 3600.0
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +54,16 @@ class StepEngine(Protocol):
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None: ...
     def step(self) -> list[Event]: ...
     def has_work(self) -> bool:
-        """Whether `step` would return or compute something; while paused, only where a cancelled request waits."""
+        """Whether `step` would return or compute something; while paused, only for a cancelled or late request."""
+        ...
+
+    def idle_s(self) -> float:
+        """For how long there will be no work, unless a command brings some; infinite if for ever."""
+        ...
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its books are whole; false after a step or call that was interrupted, until `fail_all`."""
         ...
 
     def fail_all(self, error: str) -> list[Event]: ...
@@ -57,8 +73,17 @@ class StepEngine(Protocol):
         ...
 
     def resume(self) -> None: ...
-    def update_weights(self, source: str, version: int | None, checksum: str | None) -> list[Event]:
-        """Drains, retracts and loads; CheckpointError leaves everything as it was."""
+    def take_weights(
+        self, source: str | Mapping[str, Any], checksum: str | None, choose_version: Callable[[str], int]
+    ) -> list[Event]:
+        """Loads, asks for the version of what has that checksum, drains, retracts and installs.
+
+        All errors but WeightsLostError leave weights and requests as they were.
+        """
+        ...
+
+    def weights_checksum(self) -> str:
+        """Of the weights in force; reads them all."""
         ...
 
     def flush(self) -> None: ...
@@ -78,7 +103,9 @@ class EngineLoop:
         engine: used by the calling thread alone.
         inbox: commands; None wakes the loop.
         send: takes replies, in order; must not wait.
-        heartbeat: marked around each step.
+        heartbeat: marked around each step and call, and after each command.
+        holds_files: whether a file of installed weights is held open for another process to open again.
+        versions: of weights that were in force before, with their checksums.
     """
 
     def __init__(
@@ -87,18 +114,36 @@ class EngineLoop:
         inbox: "queue.SimpleQueue[Command]",
         send: Callable[[Reply], None],
         heartbeat: Heartbeat,
+        *,
+        holds_files: bool = False,
+        versions: Iterable[tuple[int, str]] = (),
     ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._send = send
         self._heartbeat = heartbeat
+        self._holds_files = holds_files
+        self._versions = WeightVersions(engine.stats().weight_version, versions)
+        self._file: HeldFile | None = None
+        self._lack = ""  # why there are no weights to answer with
         self._is_closing = False
         self._reported_at = 0.0
+
+    def restore(self, weights: UpdateWeights) -> None:
+        """Takes the weights that an engine before this one had. If they cannot be had, requests are refused until an
+        update brings others."""
+        assert weights.checksum is not None, weights
+        try:
+            self._update(weights)
+            self._report([], always=True)
+        except Exception as error:  # noqa: BLE001 - the border: an operator can mend it, and only while the loop runs
+            logger.exception("the weights of version %s could not be loaded again", weights.version)
+            self._lose(f"those of version {weights.version} could not be loaded again ({_text(error)})")
 
     def run(self) -> None:
         """Returns after `Close`, when everything live has been answered."""
         while not self._is_closing:
-            self._take_commands(wait=not self._engine.has_work())
+            self._take_commands(wait_s=0.0 if self._engine.has_work() else self._engine.idle_s())
             if self._engine.has_work() and not self._is_closing:
                 self._report(self._step())
 
@@ -114,15 +159,16 @@ class EngineLoop:
         now = time.monotonic()
         if events or always or now - self._reported_at > REPORT_EVERY_S:
             self._reported_at = now
-            self._send(Report(tuple(events), self._engine.stats()))
+            self._send(Report(tuple(events), replace(self._engine.stats(), needs_weights=bool(self._lack))))
 
-    def _take_commands(self, *, wait: bool) -> None:
+    def _take_commands(self, *, wait_s: float) -> None:
+        """Deals with all commands that have come, waiting so long for the first."""
         while not self._is_closing:
             try:
-                command = self._inbox.get(block=wait)
+                command = self._inbox.get(block=wait_s > 0, timeout=min(wait_s, _LONGEST_WAIT_S))
             except queue.Empty:
                 return
-            wait = False
+            wait_s = 0.0
             match command:
                 case Request():
                     self._report(self._admit(command))
@@ -133,8 +179,12 @@ class EngineLoop:
                     self._report(self._engine.fail_all(CLOSED), always=True)
                 case _:
                     self._answer(command)
+            self._heartbeat.took_command()
 
     def _admit(self, request: Request) -> list[Event]:
+        if self._lack:
+            error = EngineError(f"{NEEDS_WEIGHTS}: {self._lack}; update them, then send it again")
+            return [refusal(request, error)]
         try:
             self._engine.add(request)
         except (RequestError, CapacityError) as error:
@@ -144,29 +194,68 @@ class EngineLoop:
     def _answer(self, call: Call) -> None:
         """Events that a call brings precede its answer: after a pause's answer no token comes."""
         try:
-            value, events = self._carry_out(call)
-        except (BenthicError, AssertionError, OSError) as error:
-            if isinstance(error, AssertionError):
-                logger.exception("a law of the engine is broken")
+            with self._heartbeat:
+                done, events = self._carry_out(call)
+        except Exception as error:  # noqa: BLE001 - the border: a failing call ends with its caller, not the loop
+            if not isinstance(error, BenthicError):
+                logger.exception("a call of the engine failed: %s", type(call).__name__)
+            if isinstance(error, WeightsLostError):
+                self._lose(str(error))
+            if not self._engine.is_sound:
+                self._report(self._engine.fail_all(_text(error)), always=True)
             self._send(Failed(call.number, type(error).__name__, str(error)))
             return
         self._report(events, always=True)
-        self._send(Done(call.number, value))
+        self._send(done)
 
-    def _carry_out(self, call: Call) -> tuple[str, list[Event]]:
-        engine = self._engine
+    def _carry_out(self, call: Call) -> tuple[Done, list[Event]]:
+        engine, value, events = self._engine, "", list[Event]()
         match call:
             case Pause(_, mode):
-                return "", engine.pause(mode)
+                events = engine.pause(mode)
             case Resume():
                 engine.resume()
-            case UpdateWeights(_, path, version, checksum):
-                events = engine.update_weights(path, version, checksum)
-                return str(engine.stats().weight_version), events
+            case UpdateWeights():
+                return self._update(call)
             case Flush():
                 engine.flush()
             case Dump():
-                return engine.describe(), []
+                value = engine.describe()
             case Check():
                 engine.check_laws()
-        return "", []
+        return Done(call.number, value), events
+
+    def _update(self, call: UpdateWeights) -> tuple[Done, list[Event]]:
+        chosen: list[tuple[int, str]] = []
+
+        def choose(checksum: str) -> int:
+            version = self._versions.choose(call.version, checksum, self._engine.weights_checksum)
+            chosen.append((version, checksum))
+            return version
+
+        source = call.held if call.held and is_file(call.held) else call.source
+        file = HeldFile(source) if self._holds_files and isinstance(source, str) and is_file(source) else None
+        try:
+            events = self._engine.take_weights(source if file is None else file.path, call.checksum, choose)
+        except BaseException as error:
+            if file is None:
+                raise
+            file.close()
+            if isinstance(error, CheckpointError):  # in the words of the caller
+                raise CheckpointError(str(error).replace(file.path, str(call.source))) from None
+            raise
+        if self._file is not None:
+            self._file.close()
+        self._file, self._lack = file, ""
+        [(version, checksum)] = chosen
+        self._versions.installed(version, checksum)
+        held = "" if file is None else file.path
+        return Done(call.number, str(version), checksum=checksum, held=held), events
+
+    def _lose(self, why: str) -> None:
+        self._lack = why
+        self._report(self._engine.fail_all(f"{NEEDS_WEIGHTS}: {why}"), always=True)
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -23,6 +23,12 @@ class Deadlines:
         """It has ended."""
         self._live.pop(sequence.number, None)
 
+    def next_s(self) -> float:
+        """The earliest deadline of a live sequence; infinite where there is none."""
+        while self._heap and self._heap[0][1] not in self._live:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else math.inf
+
     def passed(self, now_s: float) -> list[Sequence]:
         """Live sequences whose deadline is now or earlier, earliest first; they are watched no more."""
         late = []

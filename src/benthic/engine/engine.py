@@ -18,6 +18,7 @@ from typing import Literal
 from benthic.cache.budget import Budget
 from benthic.cache.geometry import CacheCapacity
 from benthic.engine.assembly import EngineParts, assemble, cache_geometry, fingerprint, make_drafter
+from benthic.engine.call_checks import check_pause_mode, check_weight_version
 from benthic.engine.config import EngineConfig
 from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
@@ -30,8 +31,8 @@ from benthic.engine.request import Event, FinalOutput, FinishReason, Request
 from benthic.engine.request_checks import RequestChecks
 from benthic.engine.sequence import Phase, Sequence
 from benthic.engine.stats import EngineStats
-from benthic.engine.weights import WeightSource, install_weights, stage_weights
-from benthic.errors import CapacityError, RequestError
+from benthic.engine.weights import WeightSource, install_weights, stage_weights, weights_checksum
+from benthic.errors import CapacityError, RequestError, WeightsLostError
 from benthic.models.transformer import Transformer
 
 PauseMode = Literal["abort", "keep", "retract"]
@@ -128,7 +129,17 @@ class Engine:
 
     def has_work(self) -> bool:
         """Whether `step` would return or compute something; a paused engine computes nothing."""
-        return bool(self._held or self._cancelled or self._in_flight or (self._live and not self._is_paused))
+        has_news = self._held or self._cancelled or self._in_flight or (self._live and not self._is_paused)
+        return bool(has_news) or self.idle_s() <= 0
+
+    def idle_s(self) -> float:
+        """Seconds until a request times out, which a paused engine has to tell as well; infinite if none will."""
+        return self._parts.scheduler.next_deadline_s - self._clock()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the books are whole. If not, `fail_all` makes them so, at the price of all requests."""
+        return self._is_sound
 
     def step(self) -> list[Event]:
         """Ends cancelled and late requests, then plans and launches a pass and takes in the one before."""
@@ -144,7 +155,7 @@ class Engine:
                 events += self._take_in()
         if self.config.debug_checks:
             self.check_laws()
-        held, self._held = self._held, []
+        held = self._hand_out()
         self._is_sound = True
         return held + self._ended(events)
 
@@ -166,16 +177,22 @@ class Engine:
         Args:
             mode: "keep" leaves running requests where they are, "retract" makes them give back their memory and wait,
                 "abort" ends all live requests as cancelled.
+
+        Raises:
+            RequestError: `mode` is none of these.
         """
-        events = self._drain()
+        check_pause_mode(mode)
+        self._held += self._drain()
         self._is_paused = True
+        self._is_sound = False
         scheduler = self._parts.scheduler
         if mode == "retract":
             scheduler.retract_all()
         elif mode == "abort":
             finals = [scheduler.finish(sequence, "cancelled") for sequence in list(self._live.values())]
-            events += self._ended(list(finals))
-        return events
+            self._held += self._ended(list(finals))
+        self._is_sound = True
+        return self._hand_out()
 
     def resume(self) -> None:
         """Ends a pause."""
@@ -188,7 +205,8 @@ class Engine:
 
         Args:
             source: a state dict of the model, a file of `write_weights`, or a checkpoint folder.
-            version: stamped on every later token; None: one more than now.
+            version: stamped on every later token; None: one more than now. One that was used for other weights is
+                taken and finds nothing of theirs in the cache; whoever reads the stamps may want to refuse it.
             checksum: `weights_checksum` of what the sender sent.
 
         Returns:
@@ -196,16 +214,38 @@ class Engine:
 
         Raises:
             CheckpointError: the weights are not the model's or not what was sent; nothing has changed.
+            RequestError: `version` is no version.
+            WeightsLostError: the new weights could not be put in place, nor the old ones again; no request may go on.
         """
+        check_weight_version(version)
+        return self.take_weights(source, checksum, lambda _: self._version + 1 if version is None else version)
+
+    def take_weights(
+        self, source: WeightSource, checksum: str | None, choose_version: Callable[[str], int]
+    ) -> list[Event]:
+        """`update_weights`, with the version chosen by the checksum of what arrived. An error there changes nothing."""
         staged = stage_weights(self._model, source, checksum)
-        events = self._drain()
+        version = choose_version(staged.checksum)
+        self._held += self._drain()  # kept there until it can be returned
         parts = self._parts
+        self._is_sound = False
         parts.scheduler.retract_all()
-        install_weights(self._model, staged)
+        try:
+            install_weights(self._model, staged)
+        except WeightsLostError:
+            raise
+        except BaseException:
+            self._is_sound = True  # the old weights are back, and the requests will be computed anew
+            raise
         parts.cache.flush()
-        self._version = self._version + 1 if version is None else version
+        self._version = version
         parts.scheduler.namespace = self._namespace
-        return events
+        self._is_sound = True
+        return self._hand_out()
+
+    def weights_checksum(self) -> str:
+        """`weights_checksum` of the weights in force; reads them all."""
+        return weights_checksum(self._model.state_dict())
 
     def flush(self) -> None:
         """Forgets every cached prefix that no live request holds."""
@@ -267,6 +307,10 @@ class Engine:
             events += self._take_in()
         self._is_sound = True
         return self._ended(events)
+
+    def _hand_out(self) -> list[Event]:
+        held, self._held = self._held, []
+        return held
 
     def _dismiss(self) -> list[Event]:
         cancelled, self._cancelled = dict(self._cancelled), []

@@ -8,12 +8,14 @@ import itertools
 import queue
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import benthic.errors
+from benthic.engine.call_checks import check_checksum, check_pause_mode, check_weight_version, read_weight_source
 from benthic.engine.messages import (
     Call,
     Cancel,
@@ -29,7 +31,7 @@ from benthic.engine.messages import (
     Resume,
     UpdateWeights,
 )
-from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
+from benthic.engine.request import ErrorKind, Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
 from benthic.engine.stats import EngineStats
 from benthic.errors import BenthicError, CapacityError, EngineError, RequestError
 
@@ -91,6 +93,11 @@ class Answers:
             number = next(self._numbers)
             self._calls[number] = future
         return number, future
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are owed a final output."""
+        return len(self._open)
 
     def is_open(self, request_id: str) -> bool:
         """Whether a request is owed a final output."""
@@ -172,7 +179,10 @@ class EngineHandle(ABC):
     @property
     @abstractmethod
     def state(self) -> str:
-        """One of "new", "starting", "running", "stalled", "restarting", "failed" or "closed"."""
+        """One of "new", "starting", "running", "needs weights", "stalled", "restarting", "failed" or "closed".
+
+        "needs weights": those in force were lost; requests are refused until an update brings new ones.
+        """
 
     @abstractmethod
     def _send(self, command: Command) -> None:
@@ -185,8 +195,8 @@ class EngineHandle(ABC):
 
     @property
     def is_alive(self) -> bool:
-        """Whether a request added now would be computed, at once or soon."""
-        return self.state in ("starting", "running", "stalled", "restarting")
+        """Whether the engine answers now or may do so again: it is not new, closed or failed for good."""
+        return self.state in ("starting", "running", "needs weights", "stalled", "restarting")
 
     @property
     def stats(self) -> EngineStats:
@@ -222,20 +232,42 @@ class EngineHandle(ABC):
         return self._answers.receive(timeout_s)
 
     def pause(self, mode: PauseMode = "keep") -> Future[str]:
-        """Stops between two tokens; see `messages.Pause`. The future is done when nothing is computed any more."""
+        """Stops between two tokens; see `messages.Pause`. The future is done when nothing is computed any more.
+
+        Raises:
+            RequestError: there is no such mode.
+        """
+        check_pause_mode(mode)
         return self._call(lambda number: Pause(number, mode))
 
     def resume(self) -> Future[str]:
         """Goes on after a pause."""
         return self._call(Resume)
 
-    def update_weights(self, path: str | Path, version: int | None = None, checksum: str | None = None) -> Future[str]:
+    def update_weights(
+        self, source: str | Path | Mapping[str, Any], version: int | None = None, checksum: str | None = None
+    ) -> Future[str]:
         """Takes other weights between two tokens; running requests go on under them, recomputed.
 
-        The future holds the version in force, or CheckpointError: then the old weights stay. A process that replaces
-        a dead one loads them again, so the files must stay for as long as they are in force.
+        Args:
+            source: a checkpoint folder or a file of `write_weights`; for an engine of this process also a state dict,
+                whose tensors must not change before the future is done.
+            version: stamped on the tokens; None: one more than any so far. Versions go forward, and back only to the
+                very weights that had that version.
+            checksum: of `weights_checksum`; other weights are refused.
+
+        Returns:
+            A future of the version in force, or of an error: CheckpointError, RequestError (the version) or
+            EngineError. Then the old weights stay, unless it is WeightsLostError. A process that replaces a dead one
+            loads the same weights again: a file was held open for that, a folder must stay as it is.
+
+        Raises:
+            RequestError: an argument is of no use whatever the engine holds.
         """
-        return self._call(lambda number: UpdateWeights(number, str(path), version, checksum))
+        read = read_weight_source(source)
+        check_weight_version(version)
+        check_checksum(checksum)
+        return self._call(lambda number: UpdateWeights(number, read, version, checksum))
 
     def flush(self) -> Future[str]:
         """Empties the prefix cache of all that no running request holds."""
@@ -255,15 +287,16 @@ class EngineHandle(ABC):
         return future
 
 
-def refusal(request: Request, error: RequestError | CapacityError) -> FinalOutput:
+def refusal(request: Request, error: RequestError | CapacityError | EngineError) -> FinalOutput:
     """The final output of a request that the engine did not take."""
+    kinds: dict[type, ErrorKind] = {CapacityError: "capacity", EngineError: "engine"}
     return FinalOutput(
         request_id=request.request_id,
         token_ids=(),
         logprobs=None,
         finish_reason="error",
         error=str(error),
-        error_kind="capacity" if isinstance(error, CapacityError) else "request",
+        error_kind=kinds.get(type(error), "request"),
         prompt_len=len(request.prompt_ids),
     )
 

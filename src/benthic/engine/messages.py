@@ -1,15 +1,16 @@
 """What travels between an engine's owner and the loop that runs it, in a thread or in another process.
 
 Commands go in, replies come out. All are frozen records of plain values, so that a process boundary changes nothing;
-weights go by path and never through the channel.
+weights go by path; only within one process may a state dict be handed on.
 
     Request, Cancel                                    answered by events: tokens, then exactly one FinalOutput
     Pause, Resume, UpdateWeights, Flush, Dump, Check   answered by one Done or Failed of the same `number`
     Close                                              answered by the end of the loop
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from benthic.engine.config import EngineConfig
 from benthic.engine.request import Event, FinishReason, Request
@@ -47,11 +48,14 @@ class UpdateWeights:
     """Weights from a checkpoint folder or a file of `weights.write_weights`; answered with the version now in force."""
 
     number: int
-    path: str
+    source: str | Mapping[str, Any]
+    """A path; within one process also a state dict."""
     version: int | None
-    """None: one more than now."""
+    """None: one more than any so far."""
     checksum: str | None = None
     """Refused unless the weights have this checksum."""
+    held: str = ""
+    """Another path to the file of `source`, good for as long as its holder lives; tried first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,10 @@ class Done:
 
     number: int
     value: str = ""
+    checksum: str = ""
+    """Of the weights that were installed."""
+    held: str = ""
+    """Where the file that they came from can be opened for as long as they are in force."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +169,10 @@ class Start:
 
     spec: EngineSpec
     weights: UpdateWeights | None
-    """What the engine before it had been given last; loaded before it answers."""
+    """What the engine before it had been given last, with its checksum; loaded before it answers. If that fails, the
+    engine starts without weights to answer with, and waits for an update."""
+    versions: tuple[tuple[int, str], ...] = ()
+    """Versions of weights so far, with their checksums."""
     is_paused: bool
     dump_path: str
     """Where a stalled step leaves its picture."""

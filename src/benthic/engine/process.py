@@ -6,8 +6,10 @@
     engine.add(Request(...)); engine.receive(); engine.pause("keep").result(); engine.close()
 
 A thread supervises the child: it passes replies on, watches the heartbeat, and when the child dies (killed, out of
-memory, a fault in a library, a stalled step) it answers every pending request and call with an error that says so and
-starts another child, which takes over the latest weights and a pause. Requests that come in between wait for it.
+memory, a fault in a library, a stalled step, a command that is not taken) it answers every pending request and call
+with an error that says so and starts another child, which takes over the latest weights and a pause. Requests that come
+in between wait for it. The file of the latest weights is held open here, and their checksum is kept: a child that
+cannot have those very weights again refuses requests until an update ("needs weights").
 
     new -> starting -> running <-> restarting -> failed          any -> closed
               `----------------------------------^
@@ -18,10 +20,15 @@ The first start is not repeated: whoever started it is there to read why it fail
 import logging
 import threading
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from benthic.engine.control import CLOSED
 from benthic.engine.handle import EngineHandle, error_of
+from benthic.engine.held_file import HeldFile
 from benthic.engine.messages import (
     COMMANDS,
     Cancel,
@@ -43,7 +50,7 @@ from benthic.engine.messages import (
 from benthic.engine.request import FinalOutput, Request
 from benthic.engine.stats import EngineStats
 from benthic.engine.supervisor import ChildProcess, RestartPolicy, Restarts
-from benthic.errors import BenthicError, EngineError
+from benthic.errors import BenthicError, CheckpointError, EngineError, RequestError
 
 _POLL_S = 0.1
 _STALL_GRACE_S = 2.0
@@ -70,6 +77,8 @@ class EngineProcess(EngineHandle):
         self._backlog: dict[str, Request] = {}
         self._changes: dict[int, Pause | Resume | UpdateWeights] = {}
         self._weights: UpdateWeights | None = None
+        self._file: HeldFile | None = None
+        self._versions: dict[int, str] = {}
         self._is_paused = False
         self._facts: EngineFacts | None = None
         self._error: BenthicError | None = None
@@ -82,8 +91,9 @@ class EngineProcess(EngineHandle):
 
     @property
     def state(self) -> str:
-        """One of "new", "starting", "running", "restarting", "failed" or "closed"."""
-        return self._state
+        """One of "new", "starting", "running", "needs weights", "restarting", "failed" or "closed"."""
+        state = self._state
+        return "needs weights" if state == "running" and self.stats.needs_weights else state
 
     @property
     def num_restarts(self) -> int:
@@ -130,6 +140,22 @@ class EngineProcess(EngineHandle):
         else:
             self._thread.join()
 
+    def update_weights(
+        self, source: str | Path | Mapping[str, Any], version: int | None = None, checksum: str | None = None
+    ) -> Future[str]:
+        """As `EngineHandle.update_weights`, from a path: a state dict does not go to another process.
+
+        Raises:
+            RequestError: an argument is of no use.
+        """
+        if isinstance(source, Mapping):
+            raise RequestError(
+                "the weights are a state dict and the engine runs in another process; write them to a file with "
+                "write_weights and give its path",
+                param="model_path",
+            )
+        return super().update_weights(source, version, checksum)
+
     def _send(self, command: Command) -> None:
         assert isinstance(command, COMMANDS), command
         with self._lock:
@@ -172,6 +198,7 @@ class EngineProcess(EngineHandle):
         with self._lock:
             self._backlog.clear()
             self._answers.fail(CLOSED)
+        self._hold("")
         self._settled.set()
         self._answers.wake()
 
@@ -179,7 +206,15 @@ class EngineProcess(EngineHandle):
         """Runs one child from start to burial; returns whether another one shall follow."""
         self._was_useful, self._greeted_at = False, None
         try:
-            child = ChildProcess(Start(spec=self._spec, weights=self._weights, is_paused=self._is_paused, dump_path=""))
+            child = ChildProcess(
+                Start(
+                    spec=self._spec,
+                    weights=self._weights,
+                    versions=tuple(self._versions.items()),
+                    is_paused=self._is_paused,
+                    dump_path="",
+                )
+            )
         except OSError as error:
             return self._mourn(f"could not be started: {error}")
         with self._lock:
@@ -198,15 +233,26 @@ class EngineProcess(EngineHandle):
 
     def _listen(self, child: ChildProcess) -> str:
         """Passes replies on until there are no more; a text when the child had to be ended."""
-        stall_s = self._spec.engine.stall_timeout_s
         while (replies := child.receive(_POLL_S)) is not None:
             for reply in replies:
                 self._take(child, reply)
-            if child.busy_s() > stall_s + _STALL_GRACE_S:
-                logger.error("a step of the engine has stalled; its process is ended:\n%s", child.kill_stalled())
-                return f"was ended because a step ran for more than {stall_s:g} s; its state is in {child.dump_path}"
+            if stalled := self._stalled(child):
+                logger.error("the engine %s; its process is ended:\n%s", stalled, child.kill_stalled())
+                return f"was ended because it {stalled}; its state is in {child.dump_path}"
             if self._closing.is_set() and (self._greeted_at is None or time.monotonic() > self._close_by):
                 child.kill()
+        return ""
+
+    def _stalled(self, child: ChildProcess) -> str:
+        """What is wrong with a child that lives and does not get on; empty: nothing."""
+        stall_s = self._spec.engine.stall_timeout_s
+        if child.busy_s() > stall_s + _STALL_GRACE_S:
+            return f"had a step or call that ran for more than {stall_s:g} s"
+        if self._greeted_at is None:
+            return ""
+        owes = self._answers.num_open > 0 and not self._is_paused
+        if child.silent_s(owes=owes) > stall_s + _STALL_GRACE_S:
+            return f"took no command and showed no sign of life for more than {stall_s:g} s"
         return ""
 
     def _take(self, child: ChildProcess, reply: Reply) -> None:
@@ -222,15 +268,29 @@ class EngineProcess(EngineHandle):
                 with self._lock:
                     change = self._changes.pop(number, None)
                 if isinstance(reply, Done) and change is not None:
-                    self._remember(change, reply.value)
+                    self._remember(change, reply)
                 self._answers.take(reply)
 
-    def _remember(self, change: Pause | Resume | UpdateWeights, value: str) -> None:
+    def _remember(self, change: Pause | Resume | UpdateWeights, done: Done) -> None:
         """What a child after this one must take over."""
-        if isinstance(change, UpdateWeights):
-            self._weights = replace(change, version=int(value))
-        else:
+        if not isinstance(change, UpdateWeights):
             self._is_paused = isinstance(change, Pause)
+            return
+        version, held = int(done.value), self._hold(done.held)
+        self._weights = replace(change, version=version, checksum=done.checksum, held=held)
+        self._versions[version] = done.checksum
+
+    def _hold(self, path: str) -> str:
+        """Holds the file of the weights in force ("": none), which the child has open, and lets the one before go."""
+        before, self._file = self._file, None
+        if path:
+            try:
+                self._file = HeldFile(path)
+            except CheckpointError:  # the child has just died; what it was told to load may still be there
+                logger.warning("the file of the weights in force could not be held open")
+        if before is not None:
+            before.close()
+        return "" if self._file is None else self._file.path
 
     def _welcome(self, child: ChildProcess, facts: EngineFacts) -> None:
         with self._lock:

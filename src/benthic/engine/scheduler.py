@@ -141,6 +141,11 @@ class Scheduler:
         del self._live[sequence.request.request_id]
         return sequence.finish(reason, error, error_kind)
 
+    @property
+    def next_deadline_s(self) -> float:
+        """When the next live sequence times out; infinite where none has a deadline."""
+        return self._deadlines.next_s()
+
     def time_out(self, now_s: float) -> list[FinalOutput]:
         """Ends the sequences whose deadline has passed."""
         late = self._deadlines.passed(now_s)

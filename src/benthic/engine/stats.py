@@ -33,6 +33,8 @@ class EngineStats:
     num_evicted_pages: int = 0
     num_evicted_windows: int = 0
     weight_version: int = 0
+    needs_weights: bool = False
+    """Whether the weights were lost: nothing is computed until an update brings new ones."""
 
     @property
     def mean_accepted_len(self) -> float:

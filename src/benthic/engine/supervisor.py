@@ -56,6 +56,33 @@ class Restarts:
         return min(self._policy.first_wait_s * 2 ** max(0, self._num_early - 1), self._policy.max_wait_s)
 
 
+class Silence:
+    """How long nothing has been heard of one from whom something is awaited."""
+
+    def __init__(self) -> None:
+        self._signs: object = None
+        self._seen_at = 0.0
+        self._lasted_s = 0.0
+
+    def end(self) -> None:
+        """Something was heard."""
+        self._lasted_s = 0.0
+
+    def lasted_s(self, signs: object, now_s: float, *, is_awaited: bool) -> float:
+        """Seconds of silence so far, with the signs of life of this moment: a change ends it.
+
+        Of the time between two looks at most a second counts: whoever did not look was asleep too.
+        """
+        passed_s = min(1.0, now_s - self._seen_at)
+        self._seen_at = now_s
+        if signs != self._signs or not is_awaited:
+            self._signs = signs
+            self._lasted_s = 0.0
+        else:
+            self._lasted_s += passed_s
+        return self._lasted_s
+
+
 class ChildProcess:
     """One run of `benthic.engine.child`. It dies with the thread that made it, so that thread must outlive it.
 
@@ -80,6 +107,8 @@ class ChildProcess:
             os.close(heartbeat_fd)
         self._outgoing: queue.SimpleQueue[Start | Command | None] = queue.SimpleQueue()
         self._outgoing.put(replace(start, dump_path=str(self.dump_path)))
+        self._num_sent = 0
+        self._silence = Silence()
         self._writer = threading.Thread(target=self._write, name="benthic-commands", daemon=True)
         self._writer.start()
 
@@ -90,6 +119,7 @@ class ChildProcess:
 
     def send(self, command: Command) -> None:
         """Hands a command over; never waits, and drops it when the child has gone."""
+        self._num_sent += 1
         self._outgoing.put(command)
 
     def receive(self, timeout_s: float) -> list[Reply] | None:
@@ -97,14 +127,25 @@ class ChildProcess:
         try:
             if self._replies.poll(timeout_s):
                 replies: list[Reply] = self._replies.recv()
+                self._silence.end()
                 return replies
         except (EOFError, OSError):
             return None
         return [] if self._process.poll() is None or self._replies.poll(0) else None
 
     def busy_s(self) -> float:
-        """For how long its running step has run."""
+        """For how long its running step or call has run."""
         return self._heartbeat.busy_s()
+
+    def silent_s(self, *, owes: bool) -> float:
+        """For how long it has owed something and shown no sign of life; ask often.
+
+        Args:
+            owes: whether something is awaited of it besides that it takes the commands which it was sent.
+        """
+        has_taken_all = self._heartbeat.num_commands >= self._num_sent
+        signs = (self._heartbeat.num_steps, self._heartbeat.num_commands)
+        return self._silence.lasted_s(signs, time.monotonic(), is_awaited=owes or not has_taken_all)
 
     def kill(self) -> None:
         """Ends it at once."""
@@ -113,6 +154,7 @@ class ChildProcess:
     def kill_stalled(self) -> str:
         """Has it write its stacks, then ends it; returns them with what its own watchdog wrote."""
         self._process.send_signal(signal.SIGUSR1)
+        self._process.send_signal(signal.SIGCONT)  # one that was stopped would not write
         time.sleep(_DUMP_S)
         self._process.kill()
         return self.dump_path.read_text(encoding="utf-8", errors="replace")
@@ -120,10 +162,10 @@ class ChildProcess:
     def bury(self) -> str:
         """Gives back everything it held; says how it ended. A dump that was written stays."""
         try:
-            code = self._process.wait(_EXIT_S)
+            code: int | None = self._process.wait(_EXIT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            code = self._process.wait()
+            code = _exit_code(self._process)
         self._outgoing.put(None)
         self._writer.join()
         self._commands.close()
@@ -153,13 +195,23 @@ def _launch(fds: tuple[int, ...]) -> "subprocess.Popen[bytes]":
     )
 
 
+def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
+    """Of a killed process; None for one that the kernel cannot end, as in a call to a device that is gone."""
+    try:
+        return process.wait(_EXIT_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
 def _dump_file() -> Path:
     descriptor, name = tempfile.mkstemp(prefix="benthic-stall-", suffix=".txt")
     os.close(descriptor)
     return Path(name)
 
 
-def _ending(code: int) -> str:
+def _ending(code: int | None) -> str:
+    if code is None:
+        return "could not be killed: it waits inside the kernel"
     if code >= 0:
         return f"ended with exit code {code}"
     name = signal.Signals(-code).name

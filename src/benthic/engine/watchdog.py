@@ -1,9 +1,9 @@
-"""Whether the engine's step is getting anywhere, seen from outside of it, and a picture of it when it is not.
+"""Whether the engine's step or call is getting anywhere, seen from outside of it, and a picture when it is not.
 
-The loop marks the begin and end of each step in a few bytes of shared memory: two stores, no message. Whoever watches
-(a thread of the same process, or the parent of the engine's process) compares the begin with the clock, which counts
-alike in all processes of a machine. A step that never ends cannot be ended from within Python, so a thread can only
-be reported; a process is killed, and its requests are answered.
+The loop marks the begin and end of each step and call in a few bytes of shared memory: two stores, no message. Whoever
+watches (a thread of the same process, or the parent of the engine's process) compares the begin with the clock, which
+counts alike in all processes of a machine. A step that never ends cannot be ended from within Python, so a thread can
+only be reported; a process is killed, and its requests are answered.
 """
 
 import faulthandler
@@ -18,14 +18,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-HEARTBEAT_BYTES = 16
 _BEAT = struct.Struct("<dQ")  # when the running step began (0: none runs); how many have begun
+_COMMANDS = struct.Struct("<Q")  # commands that have been dealt with
+HEARTBEAT_BYTES = _BEAT.size + _COMMANDS.size
 
 logger = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Begin of the running step and number of steps, in shared bytes. One writer, any number of readers.
+    """Begin of the running step or call, how many there were, and commands dealt with, in shared bytes. One writer, any
+    number of readers.
 
     Args:
         memory: at least HEARTBEAT_BYTES, shared with whoever watches; None: private.
@@ -34,6 +36,7 @@ class Heartbeat:
     def __init__(self, memory: mmap.mmap | None = None) -> None:
         self._memory: mmap.mmap | bytearray = bytearray(HEARTBEAT_BYTES) if memory is None else memory
         self._num_steps = 0
+        self._num_commands = 0
 
     def __enter__(self) -> Self:
         """A step begins."""
@@ -44,6 +47,16 @@ class Heartbeat:
     def __exit__(self, *_: object) -> None:
         """It has ended, well or not."""
         _BEAT.pack_into(self._memory, 0, 0.0, self._num_steps)
+
+    def took_command(self) -> None:
+        """A command has been dealt with."""
+        self._num_commands += 1
+        _COMMANDS.pack_into(self._memory, _BEAT.size, self._num_commands)
+
+    @property
+    def num_commands(self) -> int:
+        """Commands dealt with so far."""
+        return int(_COMMANDS.unpack_from(self._memory, _BEAT.size)[0])
 
     @property
     def num_steps(self) -> int:
@@ -91,7 +104,7 @@ class ThreadWatchdog:
                 reported = step
                 write_dump(self._path, self._describe)
                 logger.error(
-                    "step %d has run for more than %g s; stacks and state are in %s:\n%s",
+                    "step or call %d has run for more than %g s; stacks and state are in %s:\n%s",
                     step, self._timeout_s, self._path, self._path.read_text(encoding="utf-8", errors="replace"),
                 )  # fmt: skip
 

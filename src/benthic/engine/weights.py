@@ -6,6 +6,7 @@ weights on the device for as long as the update lasts.
 """
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benthic.errors import CheckpointError
+from benthic.engine.held_file import is_file
+from benthic.errors import CheckpointError, ConfigError, WeightsLostError
 from benthic.models.checkpoint.load import load_model
 from benthic.models.transformer import Transformer
 
@@ -47,7 +49,13 @@ def write_weights(state: Mapping[str, Tensor], path: str | Path) -> str:
     Returns:
         Its checksum, for `update_weights` to compare.
     """
-    save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, path)
+    # Another file takes the name at once: an engine that holds the old one open keeps reading the old one.
+    unfinished = Path(f"{path}.{os.getpid()}.unfinished")
+    try:
+        save_file({name: tensor.detach().contiguous() for name, tensor in state.items()}, unfinished)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
     return weights_checksum(state)
 
 
@@ -77,7 +85,11 @@ def stage_weights(model: Transformer, source: WeightSource, checksum: str | None
 
 @torch.no_grad()
 def install_weights(model: Transformer, staged: StagedWeights) -> None:
-    """Puts staged weights in place and lays them out for serving. If that fails, the old ones are back."""
+    """Puts staged weights in place and lays them out for serving. If that fails, the old ones are back.
+
+    Raises:
+        WeightsLostError: they are not: to lay them out failed as well.
+    """
     places = model.state_dict(keep_vars=True)
     before = {name: tensor.data for name, tensor in places.items()}
     try:
@@ -86,10 +98,20 @@ def install_weights(model: Transformer, staged: StagedWeights) -> None:
         for name, tensor in model.state_dict().items():
             if not torch.equal(tensor, staged.tensors[name]):
                 raise CheckpointError(f"{name} does not hold what was written into it; the old weights are kept")
-    except BaseException:
+    except BaseException as error:
         _swap(places, before)
-        model.freeze()
+        _lay_out_again(model, error)
         raise
+
+
+def _lay_out_again(model: Transformer, cause: BaseException) -> None:
+    try:
+        model.freeze()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the model is in neither state
+        raise WeightsLostError(
+            f"the new weights could not be laid out ({type(cause).__name__}: {cause}) and the old ones not again "
+            f"({type(error).__name__}: {error}); make room and update the weights"
+        ) from cause
 
 
 def _swap(places: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
@@ -98,23 +120,34 @@ def _swap(places: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
 
 
 def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
-    if Path(folder).is_file():
+    if is_file(str(folder)):
         try:
             return load_file(folder)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{folder} is no file of weights ({error}); write_weights makes one") from None
     matrix = model.head.weight
-    loaded = load_model(
-        folder,
-        device=model.device,
-        dtype=model.dtype,
-        numerics=model.numerics.policy,
-        weight_dtype=matrix.dtype,
-        progress=False,
-    )
+    try:
+        loaded = load_model(
+            folder,
+            device=model.device,
+            dtype=model.dtype,
+            numerics=model.numerics.policy,
+            weight_dtype=matrix.dtype,
+            progress=False,
+        )
+    except (ConfigError, OSError, ValueError) as error:
+        name = str(folder)[:200]
+        raise CheckpointError(
+            f"no checkpoint could be read from {name!r} ({_short(error)}); give its folder"
+        ) from error
     if loaded.config != model.config:
         raise CheckpointError(f"{folder} holds a model of other sizes than the one that serves; give one of the same")
     return loaded.state_dict()
+
+
+def _short(error: Exception) -> str:
+    text = f"{error}"
+    return text if len(text) <= 500 else f"{text[:500]}..."
 
 
 def _check_names(model: Transformer, state: Mapping[str, Tensor]) -> None:

@@ -31,7 +31,7 @@ class EngineWorker(EngineHandle):
 
     Args:
         engine: from now on used by the thread alone.
-        stall_timeout_s: a step that takes longer is reported in the log, with all stacks.
+        stall_timeout_s: a step or call that takes longer is reported in the log, with all stacks.
     """
 
     def __init__(self, engine: StepEngine, *, stall_timeout_s: float = 300.0) -> None:
@@ -47,14 +47,16 @@ class EngineWorker(EngineHandle):
 
     @property
     def state(self) -> str:
-        """One of "new", "running", "stalled", "failed" or "closed"."""
+        """One of "new", "running", "needs weights", "stalled", "failed" or "closed"."""
         if self._is_closing:
             return "closed"
         if self._has_ended:
             return "failed"
         if self._heartbeat.busy_s() > self._stall_timeout_s:
             return "stalled"
-        return "running" if self._thread.is_alive() else "new"
+        if not self._thread.is_alive():
+            return "new"
+        return "needs weights" if self.stats.needs_weights else "running"
 
     def start(self) -> None:
         """Starts the thread; once."""

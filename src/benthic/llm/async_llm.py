@@ -11,7 +11,7 @@ waits for them. A caller whose task is cancelled, or who leaves a stream early, 
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,14 +150,31 @@ class AsyncLLM:
         self._start()
         await asyncio.wrap_future(self._worker.resume())
 
-    async def update_weights(self, path: str | Path, version: int, checksum: str | None = None) -> None:
+    async def update_weights(
+        self,
+        source: str | Path | Mapping[str, torch.Tensor],
+        version: int | None = None,
+        checksum: str | None = None,
+    ) -> int:
         """Takes other weights between two tokens; running requests go on under them.
+
+        Args:
+            source: a checkpoint folder, a file of `write_weights`, or a state dict, left alone until this returns.
+            version: stamped on the tokens; None: one more than any so far. Versions go forward, and back only to the
+                very weights that had that version.
+            checksum: of `weights_checksum`; other weights are refused.
+
+        Returns:
+            The version in force.
 
         Raises:
             CheckpointError: they cannot be taken; then the old ones stay.
+            RequestError: the version stood for other weights, or an argument is wrong.
+            EngineError: something else failed; the old weights stay unless it is WeightsLostError.
         """
         self._start()
-        await asyncio.wrap_future(self._worker.update_weights(path, version, checksum))
+        in_force = await asyncio.wrap_future(self._worker.update_weights(source, version, checksum))
+        return int(in_force)
 
     async def flush(self) -> None:
         """Empties the prefix cache of all that no running request holds."""

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from benthic.engine.handle import EngineHandle
 from benthic.engine.request import Event, FinalOutput, Request
 from benthic.errors import RequestError
-from benthic.server.errors import ApiError, cut_off, engine_gone, overloaded, shutting_down
+from benthic.server.errors import ApiError, cut_off, engine_gone, needs_weights, overloaded, shutting_down
 from benthic.server.metrics import Metrics
 
 _POLL_S = 0.5
@@ -157,13 +157,16 @@ class Channel:
         """Refuse before any work is done.
 
         Raises:
-            ApiError: 503 while shutting down or when the engine is gone, 429 when the server is full.
+            ApiError: 503 while shutting down, without weights or when the engine is gone, 429 when the
+                server is full.
             RequestError: more sequences than can ever be open at once.
         """
         if self.is_draining:
             raise shutting_down()
         if not self.engine.is_alive:
             raise engine_gone()
+        if self.engine.state == "needs weights":
+            raise needs_weights()
         if num_sequences > self._max_open:
             raise RequestError(
                 f"n asks for {num_sequences} sequences in all; it must be at most {self._max_open}, "

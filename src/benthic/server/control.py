@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from benthic import __version__
+from benthic.engine.call_checks import MAX_WEIGHT_VERSION
 from benthic.engine.messages import PauseMode
 from benthic.errors import CheckpointError, EngineError, RequestError
 from benthic.server.body import read_object
@@ -22,7 +23,6 @@ from benthic.server.fields import Fields, refuse
 from benthic.server.service import Service
 
 _MODES: dict[str, PauseMode] = {"abort": "abort", "keep": "keep", "in_place": "keep", "retract": "retract"}
-_MAX_VERSION = 2**63 - 1
 CONTROL_PATHS = frozenset(
     f"/{name}"
     for name in (
@@ -88,14 +88,16 @@ async def _continue(service: Service, fields: Fields) -> dict[str, Any]:
 
 async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
     engine = service.channel.engine
-    path = fields.text("model_path")
-    version = fields.integer("weight_version", 0, _MAX_VERSION)
+    path = fields.text("model_path") or refuse("model_path", "", "the folder of a checkpoint or a file of weights")
+    version = fields.integer("weight_version", 0, MAX_WEIGHT_VERSION)
     checksum = fields.optional_text("checksum")
     service.count_unknown(fields)
     try:
         return {"weight_version": int(await _done(engine.update_weights(path, version, checksum)))}
     except CheckpointError as error:
         raise RequestError(str(error), param="model_path") from None
+    except RequestError as error:  # what crossed a process has lost its field; only the version is judged over there
+        raise RequestError(str(error), param=error.param or "weight_version") from None
 
 
 async def _flush(service: Service, fields: Fields) -> dict[str, Any]:

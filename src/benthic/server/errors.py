@@ -66,6 +66,18 @@ def shutting_down() -> ApiError:
     )
 
 
+def needs_weights() -> ApiError:
+    """The engine came back and could not have its weights again."""
+    return ApiError(
+        503,
+        "the engine lost its weights and takes no requests before an update brings new ones; send it to another server "
+        "or try again later",
+        kind="server_error",
+        code="needs_weights",
+        retry_after_s=5.0,
+    )
+
+
 def cut_off() -> ApiError:
     """A reply that was running when the server had to stop."""
     return ApiError(
