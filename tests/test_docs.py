@@ -3,9 +3,11 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from benthic.cache.work import Cut
 from benthic.shapes import LEGEND
 from scripts.write_docs import ARCHITECTURE, CONFIGURATION, render_configuration, with_tree
 from tests.test_architecture import MAY_IMPORT
@@ -92,3 +94,10 @@ def test_every_file_that_a_command_of_the_readme_names_exists() -> None:
     commands = re.findall(r"`(?:python|pytest|benthic train) ([\w/.-]+)", (ROOT / "README.md").read_text())
     assert len(commands) >= 3
     assert [name for name in commands if not (ROOT / name).exists()] == []
+
+
+def test_the_table_of_cuts_lists_what_a_report_can_say() -> None:
+    page = (ROOT / "docs" / "engine.md").read_text()
+    table = page.partition("| `cut` |")[2].partition("\n\n")[0]
+    listed = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
+    assert sorted(listed) == sorted(get_args(Cut))

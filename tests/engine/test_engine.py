@@ -191,3 +191,12 @@ def test_contradictory_settings_are_refused() -> None:
 def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigError, match="did you mean 'max_num_seqs'"):
         engine_config(max_num_seq=3)
+
+
+def test_min_tokens_is_refused_where_no_token_is_left_to_choose(engine: Engine) -> None:
+    every = tuple(range(512))
+    with pytest.raises(RequestError, match="min_tokens is 3 and every token of the vocabulary would end the answer"):
+        engine.add(request_of("none", stop_token_ids=every, min_tokens=3))
+    engine.add(request_of("one", stop_token_ids=every[:-1], min_tokens=3))
+    [final] = [event for event in drain(engine) if isinstance(event, FinalOutput)]
+    assert final.token_ids[:3] == (511, 511, 511)

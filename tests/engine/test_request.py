@@ -37,6 +37,8 @@ def test_a_wrong_field_of_a_request_is_refused_by_name(field: str, value: object
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be an integer >= 1"),
         ({"max_num_seqs": 2.0}, r"max_num_seqs is 2\.0; it must be an integer >= 1"),
+        ({"page_size": 100}, r"page_size is 100; it must divide retention_interval \(8192\)"),
+        ({"retention_interval": 1000}, r"retention_interval \(1000\) must be a multiple of page_size \(128\)"),
         ({"draft_len": 9}, "draft_len is 9; it must be an integer from 1 to 8"),
         ({"cache_bytes": 0}, "cache_bytes is 0; it must be an integer >= 1"),
         ({"max_model_len": 1}, "max_model_len is 1; it must be an integer >= 2"),

@@ -180,9 +180,9 @@ def test_a_stop_string_in_the_reasoning_ends_the_answer_only_if_asked(llm: LLM) 
 
 def test_several_answers_share_the_computed_prompt(llm: LLM) -> None:
     ids = [(13 * i) % 4000 + 9 for i in range(300)]
-    before = llm._open_engine().stats()
+    before = llm.stats
     [output] = llm.generate([ids], SamplingParams(max_tokens=5, seed=3, n=6, ignore_eos=True))
-    after = llm._open_engine().stats()
+    after = llm.stats
     assert len({tuple(answer.token_ids) for answer in output.outputs}) == 6
     computed = [answer.report.usable_match for answer in output.outputs if answer.report]
     assert len(computed) == 6

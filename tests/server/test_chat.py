@@ -338,3 +338,41 @@ async def test_history_needs_no_reasoning(scripted: Any, reasoning: dict[str, An
     result = {"role": "tool", "tool_call_id": "c", "content": "rain"}
     async with scripted("x" + EOS) as up:
         await up.json(PATH, messages=[*ASK, turn, result], tools=[WEATHER], thinking=thinking)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stop_strings_end_the_reasoning_too_where_that_is_asked_for(scripted: Any, stream: bool) -> None:
+    body = {"model": "tiny", "messages": ASK, "thinking": {"type": "enabled"}, "stop": ["three fo"], "logprobs": True}
+    async with scripted("one two three four</think>the three four five six" + EOS) as up:
+
+        async def ask(**more: Any) -> tuple[str, str, str]:
+            asked = body | more
+            if stream:
+                found = merge(await up.frames(PATH, **asked))
+                return found.get("reasoning_content", ""), found.get("content", ""), found["finish_reason"]
+            choice = (await up.json(PATH, **asked))["choices"][0]
+            message = choice["message"]
+            return message["reasoning_content"] or "", message["content"] or "", choice["finish_reason"]
+
+        assert await ask() == ("one two three four", "the ", "stop")
+        assert await ask(stop_in_reasoning=True) == ("one two ", "", "stop")
+        assert await ask(stop_in_reasoning=True, stop=["four!", "five"]) == (
+            "one two three four",
+            "the three four ",
+            "stop",
+        )
+        response = await up.post(PATH, **body, stop_in_reasoning="yes")
+        assert (response.status_code, response.json()["error"]["param"]) == (400, "stop_in_reasoning")
+
+
+async def test_the_end_token_is_never_shown_where_it_does_not_end_the_answer(
+    scripted: Any, tokenizer: Tokenizer
+) -> None:
+    async with scripted("one" + EOS) as up:
+        plain = await up.json(
+            "/v1/completions", model="tiny", prompt="x", max_tokens=4, ignore_eos=True, return_token_ids=True
+        )
+        assert plain["choices"][0]["token_ids"].count(tokenizer.eos_token_id) == 2
+        assert plain["choices"][0]["text"] == "oneone"
+        chat = await up.json(PATH, model="tiny", messages=ASK, thinking=OFF, max_tokens=4, ignore_eos=True)
+        assert chat["choices"][0]["message"]["content"] == "oneone"

@@ -45,6 +45,12 @@ def refusal(encoder: PromptEncoder, body: Any) -> RequestError:
         ("return_token_ids", 1),
         ("return_routed_experts", "yes"),
         ("return_report", []),
+        ("return_picks", 1),
+        ("stop_in_reasoning", "yes"),
+        ("timeout_s", 0),
+        ("timeout_s", "5"),
+        ("timeout_s", True),
+        ("timeout_s", 1e10),
     ],
 )
 def test_a_bad_value_is_refused_by_name(encoder: PromptEncoder, name: str, value: Any) -> None:
@@ -57,13 +63,15 @@ def test_a_bad_value_is_refused_by_name(encoder: PromptEncoder, name: str, value
 def test_rules_and_wishes_are_read_as_they_were_sent(encoder: PromptEncoder) -> None:
     fields = {
         "frequency_penalty": 0.5, "presence_penalty": -1, "repetition_penalty": 1.25, "logit_bias": {"7": -3, "5": 1.5},
-        "priority": -4, "cache_salt": "tenant", "prompt_logprobs": 2, "return_token_ids": True, "return_report": True,
+        "priority": -4, "cache_salt": "tenant", "timeout_s": 2.5, "return_picks": True,
+        "prompt_logprobs": 2, "return_token_ids": True, "return_report": True,
     }  # fmt: skip
     prompt = encoder.encode("chat", {"messages": USER, **fields})
     sampling, wishes = prompt.sampling, prompt.wishes
     assert (sampling.frequency_penalty, sampling.presence_penalty, sampling.repetition_penalty) == (0.5, -1.0, 1.25)
     assert sampling.logit_bias == ((5, 1.5), (7, -3.0))
     assert sampling.prompt_logprobs == wishes.prompt_logprobs == 2
+    assert (wishes.timeout_s, wishes.return_picks, sampling.return_picks) == (2.5, True, True)
     assert (wishes.priority, wishes.cache_salt) == (-4, "tenant")
     assert (wishes.return_token_ids, wishes.return_report, wishes.return_routed_experts) == (True, True, False)
     assert prompt.ignored == ()
@@ -94,3 +102,14 @@ def test_two_thinking_budgets_that_disagree_are_refused(encoder: PromptEncoder) 
     fields = {"thinking_budget": 7, "thinking": {"type": "enabled", "budget_tokens": 9}}
     error = refusal(encoder, {"messages": USER, **fields})
     assert "thinking_budget is 7, thinking.budget_tokens is 9" in str(error)
+
+
+def test_min_tokens_is_refused_where_every_token_would_end_the_answer(
+    encoder: PromptEncoder, tokenizer: Tokenizer
+) -> None:
+    every = list(range(tokenizer.vocab_size))
+    error = refusal(encoder, {"messages": USER, "min_tokens": 2, "stop_token_ids": every, "max_tokens": 4})
+    assert error.param == "min_tokens"
+    assert "min_tokens is 2; it must be 0 or absent where" in str(error)
+    left = {"ignore_eos": True, "stop_token_ids": [i for i in every if i != tokenizer.eos_token_id]}
+    encoder.encode("chat", {"messages": USER, "min_tokens": 2, "max_tokens": 4, **left})

@@ -11,6 +11,8 @@ Cut = Literal[
     "namespace empty",  # nothing is cached for these weights and this salt
     "shorter than a page",
     "not asked",
+    "fork",  # the prompt was taken over from a sibling that had computed it
+    "not admitted",  # the request ended before it had a row
 ]
 """Why reuse ends where it does."""
 

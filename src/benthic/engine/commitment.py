@@ -70,13 +70,13 @@ def _append_run(events: list[Event], chunk: ScheduledChunk, group: tuple[Sampled
     sequence, num_drafts = chunk.sequence, len(chunk.drafts)
     assert len(group) <= 1 + num_drafts, (len(group), num_drafts)
     num_kept = 0
-    for token in group:
+    sequence.drafted += num_drafts
+    for place, token in enumerate(group):
+        sequence.accepted += place < len(group) - 1
         events.append(sequence.append(token.token_id, token.logprobs, version))
         num_kept += 1
         if sequence.natural_end() is not None:
             break
-    sequence.drafted += num_drafts
-    sequence.accepted += min(num_kept, len(group) - 1)
     return chunk.length - num_drafts - 1 + num_kept
 
 

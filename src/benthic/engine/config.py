@@ -8,6 +8,7 @@ from typing import Any, Literal
 from benthic.errors import ConfigError
 
 MAX_DRAFT_LEN = 8
+DEFAULT_PAGE_SIZE = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class EngineConfig:
     cache_storage: Literal["wide", "official"] = "wide"
     """Cached entries in the activations' dtype, or in the released formats (fp8 and fp4: about half the bytes), which
     lose nothing under numerics "quantized"."""
-    page_size: int = 128
+    page_size: int = DEFAULT_PAGE_SIZE
     """Tokens of a cache page, the unit that prefixes share; a multiple of every compression ratio."""
     prefix_cache: bool = True
     """Whether prompts are continued from what earlier requests left in the cache."""
@@ -107,6 +108,11 @@ class EngineConfig:
                 "a pass decodes one row of every running request and leaves room for prompts"
             )
         if self.retention_interval % self.page_size:
+            if self.page_size != DEFAULT_PAGE_SIZE:  # the other one may never have been given
+                raise ConfigError(
+                    f"page_size is {self.page_size}; it must divide retention_interval ({self.retention_interval}): "
+                    "windows are kept at the ends of pages; and it must be a multiple of the compression ratios"
+                )
             raise ConfigError(
                 f"retention_interval ({self.retention_interval}) must be a multiple of page_size ({self.page_size}): "
                 "windows are kept at the ends of pages"

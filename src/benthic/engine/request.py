@@ -17,10 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Extras = NDArray[np.unsignedinteger[Any]]
+    from benthic.cache.work import Cut
+
+    Extras = NDArray[np.integer[Any]]
 else:  # a command line reads these records without loading numpy
-    Extras = Any
-"""Compact ids of one kind for consecutive tokens: unsigned integers [tokens, layers, choices]."""
+    Cut, Extras = str, Any
+"""Ids of one kind for consecutive tokens, integers [tokens, layers, choices]: compact and unsigned in the cache, in a
+final output uint16 (routes) and int32 (picks)."""
 MAX_PRIORITY = 100
 
 
@@ -30,7 +33,7 @@ class RowExtras(NamedTuple):
     routes: Extras | None
     """Expert ids [rows, routed layers, experts a token]."""
     picks: Extras | None
-    """Entry numbers of the indexer [rows, CSA layers, picks a token]."""
+    """Entry numbers of the indexer [rows, CSA layers, index_topk]; in a final output -1 stands for "no pick"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +96,10 @@ class TokenEvent:
     weight_version: int = 0
     cached_len: int | None = None
     """On the first token: prompt tokens that came from the cache, as `FinalOutput` will say. None on later ones."""
+    drafted: int = 0
+    """Draft tokens that the request had verified up to and with the pass that gave this token."""
+    accepted: int = 0
+    """Of these, so many were right and are among its tokens up to this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +114,7 @@ class RequestReport:
     """Of the prompt: so many tokens had their compressed entries in the cache."""
     usable_match: int = 0
     """Of the prompt: so many could be continued from, with a live window at their end."""
-    cut: str = "not admitted"
+    cut: Cut = "not admitted"
     """Why no more of the prompt was found."""
     replayed: int = 0
     """Tokens computed again only to restore windows, their compressed entries being cached."""

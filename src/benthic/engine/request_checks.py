@@ -33,6 +33,7 @@ class RequestChecks:
                 param="prompt",
             )
         self.check_ids(prompt, "prompt")
+        self._check_min_tokens(request)
         for name, ids in params.named_ids():
             self.check_ids(ids, name)
         for name, wanted, kept in (
@@ -44,6 +45,15 @@ class RequestChecks:
                 raise RequestError(
                     f"{name} is True and the engine's {setting} is False; start the engine with {setting}", param=name
                 )
+
+    def _check_min_tokens(self, request: Request) -> None:
+        least, stops = request.params.min_tokens, len(request.params.stop_token_ids) + 1
+        if least and stops >= self._model.vocab_size and len(self.stop_ids(request)) >= self._model.vocab_size:
+            raise RequestError(
+                f"min_tokens is {least} and every token of the vocabulary would end the answer, so none is left to "
+                "choose before; min_tokens must be 0, or stop_token_ids leave out a token",
+                param="min_tokens",
+            )
 
     def check_ids(self, ids: Seq[int], param: str) -> None:
         """Refuses ids that the model has no embedding for.

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from benthic.cache.row import Row
+from benthic.cache.work import Cut
 from benthic.engine.request import (
     ErrorKind,
     FinalOutput,
@@ -27,6 +28,7 @@ from benthic.engine.request import (
     TokenEvent,
     TokenLogprobs,
 )
+from benthic.engine.returned_extras import wide_picks, wide_routes
 from benthic.engine.token_counts import TokenCounts
 
 
@@ -118,7 +120,7 @@ class Sequence:
         self.cached_len = 0
         self.match_lens = (0, 0)
         """Compressed and usable match at the first admission."""
-        self.cut = "not admitted"
+        self.cut: Cut = "not admitted"
         self.replayed = self.num_retractions = self.drafted = self.accepted = 0
         self.weight_versions: list[int] = []
         self.token_counts: TokenCounts | None = None
@@ -145,7 +147,7 @@ class Sequence:
         """Whether only the last token is pending."""
         return self.phase is Phase.RUNNING and self.known_len - self.scheduled_len == 1
 
-    def admit(self, row: Row, now_s: float, cut: str | None = None) -> None:
+    def admit(self, row: Row, now_s: float, cut: Cut | None = None) -> None:
         """WAITING -> RUNNING, on a row whose first `row.committed_len` tokens need no computing.
 
         Args:
@@ -187,7 +189,8 @@ class Sequence:
         if not versions or versions[-1] != weight_version:
             versions.append(weight_version)
         cached_len = None if index else self.cached_len
-        return TokenEvent(self.request.request_id, index, token_id, logprobs, weight_version, cached_len)
+        name, drafted, accepted = self.request.request_id, self.drafted, self.accepted
+        return TokenEvent(name, index, token_id, logprobs, weight_version, cached_len, drafted, accepted)
 
     @property
     def wants_whole_prompt(self) -> bool:
@@ -233,8 +236,12 @@ class Sequence:
         params = self.request.params
         if self.extras is None or not self.needs_extras:
             return None
-        found = self.extras.read(0, self.computed_len)
-        return RowExtras(found.routes if params.return_routes else None, found.picks if params.return_picks else None)
+        # The row of every token but the last was computed once, also where a retraction has given its entries up.
+        found = self.extras.read(0, len(self.tokens) - 1 if self.num_generated else self.computed_len)
+        return RowExtras(
+            wide_routes(found.routes) if params.return_routes else None,
+            wide_picks(found.picks) if params.return_picks else None,
+        )
 
     def _report(self) -> RequestReport:
         compressed, usable = self.match_lens

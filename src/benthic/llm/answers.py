@@ -6,6 +6,7 @@ Text is made here from token events, stop strings included; the engine knows tok
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from benthic.engine.cut import AnswerCut
 from benthic.engine.request import (
     Event,
     Extras,
@@ -27,7 +28,7 @@ class CompletionOutput:
     text: str
     """Without the end token, and cut before a stop string unless `include_stop` was set."""
     token_ids: list[int]
-    """All generated tokens, the stopping ones included."""
+    """All generated tokens up to the one that ended it: the end token, or that which completed the stop string."""
     logprobs: list[float] | None
     """Natural log-probability of each token, if asked for: of the raw distribution, before temperature and cuts."""
     top_logprobs: list[dict[int, float]] | None
@@ -40,7 +41,7 @@ class CompletionOutput:
     routes: Extras | None = field(default=None, compare=False)
     """Expert ids of prompt and answer but its last token, uint16 [tokens, routed layers, experts a token], if asked."""
     picks: Extras | None = field(default=None, compare=False)
-    """The indexer's entry numbers likewise, [tokens, CSA layers, picks a token], if asked for."""
+    """The indexer's entry numbers likewise, int32 [tokens, CSA layers, index_topk], -1 where it picked none."""
     report: RequestReport | None = field(default=None, compare=False)
     """How this answer was served."""
 
@@ -72,14 +73,21 @@ class OpenAnswer:
     detokenizer: Detokenizer | None
     text: str = ""
     final: FinalOutput | None = None
+    cut: AnswerCut = field(default_factory=AnswerCut)
 
     def take(self, event: Event) -> str:
-        """The text that an event adds: of a token, or what was held back at the end."""
+        """The text that an event adds: of a token, or what was held back at the end.
+
+        Tokens after the one that completed a stop string are none of the answer's.
+        """
         if isinstance(event, TokenEvent):
+            if self.stop_string is not None:
+                return ""
+            self.cut.take(event)
             piece = "" if self.detokenizer is None else self.detokenizer.push([event.token_id])
         else:
-            self.final = event
             piece = "" if self.detokenizer is None else self.detokenizer.flush()
+            self.final = event if self.stop_string is None else self.cut.apply(event)
         self.text += piece
         return piece
 
@@ -93,7 +101,7 @@ class OpenAnswer:
         """Why it ended; None while it runs."""
         if self.final is None:
             return None
-        return "stop" if self.stop_string is not None else self.final.finish_reason
+        return self.final.finish_reason
 
     def output(self) -> CompletionOutput:
         """The finished answer."""

@@ -104,7 +104,13 @@ class AsyncLLM:
         return self._worker.stats
 
     async def generate(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0, cache_salt: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> RequestOutput:
         """Continues one prompt; call it many times at once to have many continued together.
 
@@ -113,18 +119,25 @@ class AsyncLLM:
             params: None: the defaults.
             priority: -100 to 100, higher goes first.
             cache_salt: only requests of the same salt share cached prefixes.
+            timeout_s: an answer that is not done after so many seconds ends with an `error`; None: the engine's own.
 
         Raises:
             RequestError: the prompt or a parameter is invalid. An answer that failed later says so in its `error`.
         """
-        opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt)
+        opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         async with aclosing(self._events(opened)) as events:
             async for answer, event in events:
                 answer.take(event)
         return opened.output()
 
     async def stream(
-        self, prompt: Prompt, params: SamplingParams | None = None, *, priority: int = 0, cache_salt: str = ""
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> AsyncIterator[CompletionDelta]:
         """Continues one prompt and yields what each event adds, of all n answers as it comes.
 
@@ -133,7 +146,7 @@ class AsyncLLM:
         Raises:
             RequestError: as `generate`, or an answer failed.
         """
-        opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt)
+        opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         async with aclosing(self._events(opened)) as events:
             async for answer, event in events:
                 yield _delta(answer, event)
@@ -218,6 +231,8 @@ class AsyncLLM:
                 answer = live[event.request_id]
                 if isinstance(event, FinalOutput):
                     del live[event.request_id], self._mailboxes[event.request_id]
+                elif answer.stop_string is not None:
+                    continue  # it came before the engine heard that the answer is complete
                 yield answer, event
                 if isinstance(event, TokenEvent) and answer.stop_string is not None:
                     self._worker.cancel(event.request_id, "stop")

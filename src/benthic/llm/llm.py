@@ -7,7 +7,6 @@
 Strings live here and not in the engine: encoding of prompts, text of answers, stop strings.
 """
 
-import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,12 +17,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from benthic.engine.engine import Engine
-from benthic.engine.request import FinalOutput
+from benthic.engine.engine import Engine, PauseMode
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import packed_logits, packed_logprobs
+from benthic.engine.stats import EngineStats
+from benthic.engine.weights import WeightSource
 from benthic.errors import RequestError
-from benthic.llm.answers import OpenAnswer, OpenPrompt, RequestOutput
+from benthic.llm.answers import RequestOutput
+from benthic.llm.driver import EngineDriver
 from benthic.llm.loading import open_model
 from benthic.llm.prompts import Prompt, PromptReader, check_prompt, checked_ids
 from benthic.models.numerics import Policy
@@ -34,7 +35,8 @@ from benthic.text.tokenizer import Tokenizer
 class LLM:
     """A model, its tokenizer and an engine.
 
-    Calls from several threads take turns. On CPU the engine sets torch's thread count for the whole process (1 unless
+    Calls from several threads take turns; `pause`, `resume`, `update_weights`, `flush` and `stats` wait for no turn and
+    act between two steps of whatever runs. On CPU the engine sets torch's thread count for the whole process (1 unless
     `num_threads` is given).
 
     Args:
@@ -61,7 +63,7 @@ class LLM:
         opened = open_model(model, device=device, dtype=dtype, numerics=numerics, tokenizer=tokenizer, engine=engine)
         self._model = opened.model
         self._reader = PromptReader(opened.tokenizer, self._model.config.eos_token_id)
-        self._engine: Engine | None = opened.engine
+        self._driver: EngineDriver | None = EngineDriver(opened.engine)
         self._notice = opened.notice
         self._lock = threading.Lock()
         self._owner: int | None = None
@@ -85,29 +87,50 @@ class LLM:
         """Tokens of prompt and answer together, at most."""
         return self._open_engine().max_model_len
 
+    @property
+    def stats(self) -> EngineStats:
+        """The engine's figures of this moment."""
+        return self._open_driver().stats()
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
     ) -> list[RequestOutput]:
         """Continues prompts, all at once, and returns their answers in the order of the prompts.
 
         Args:
             prompts: texts or token ids; text is encoded as it stands, control spellings in it stay text.
             params: for all prompts, or one for each; None: the defaults.
+            priority: of all of them: -100 to 100, higher goes first.
+            cache_salt: only requests of the same salt share cached prefixes.
+            timeout_s: an answer that is not done so many seconds after it was queued ends with an `error`; None:
+                `request_timeout_s` of the engine.
 
         Raises:
             RequestError: a prompt or parameter is invalid; then nothing is generated.
         """
-        opened = self._reader.read_all(prompts, params)
+        opened = self._reader.read_all(prompts, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         with self._turn() as engine:
             for prompt in opened:
                 check_prompt(engine, prompt)
-            for _ in _drive(engine, opened):
+            for _ in self._open_driver().run(opened):
                 pass
         return [prompt.output() for prompt in opened]
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None) -> Iterator[str]:
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        cache_salt: str = "",
+        timeout_s: float | None = None,
+    ) -> Iterator[str]:
         """Continues one prompt and yields its text as it becomes certain; never half a character.
 
         Leaving the loop early ends the request. Other calls wait until the stream is read or closed.
@@ -115,12 +138,14 @@ class LLM:
         Raises:
             RequestError: the prompt or a parameter is invalid, n is not 1, or the request failed.
         """
-        [opened] = self._reader.read_all([prompt], params)
+        [opened] = self._reader.read_all(
+            [prompt], params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
+        )
         if len(opened.answers) != 1:
             raise RequestError(f"n is {len(opened.answers)}; a stream has 1 answer", param="n")
         with self._turn() as engine:
             check_prompt(engine, opened)
-            yield from (text for text in _drive(engine, [opened]) if text)
+            yield from (text for text in self._open_driver().run([opened]) if text)
         final = opened.answers[0].final
         if final is not None and final.error is not None:
             raise RequestError(final.error)
@@ -134,7 +159,8 @@ class LLM:
             RequestError: no ids, too many, or one outside the vocabulary.
         """
         with self._turn() as engine:
-            return packed_logits(self._model, checked_ids(engine, ids))
+            given = checked_ids(engine, ids)
+            return self._open_driver().between_steps(lambda: packed_logits(self._model, given))
 
     def score(self, ids: Sequence[int]) -> Tensor:
         """log p(ids[t + 1] | ids[0 .. t]) for every t, float32 [len - 1], on the CPU.
@@ -145,11 +171,43 @@ class LLM:
             RequestError: no ids, too many, or one outside the vocabulary.
         """
         with self._turn() as engine:
-            return packed_logprobs(self._model, checked_ids(engine, ids))
+            given = checked_ids(engine, ids)
+            return self._open_driver().between_steps(lambda: packed_logprobs(self._model, given))
+
+    def pause(self, mode: PauseMode = "keep") -> None:
+        """Stops between two tokens: "abort" ends what runs, "keep" lets it wait with its cache, "retract" without.
+
+        Calls that generate then wait until another thread resumes.
+        """
+        self._open_driver().pause(mode)
+
+    def resume(self) -> None:
+        """Goes on after a pause."""
+        self._open_driver().resume()
+
+    def update_weights(self, source: WeightSource, version: int | None = None, checksum: str | None = None) -> int:
+        """Takes other weights between two tokens; running requests keep their tokens and go on under them.
+
+        Args:
+            source: a state dict of the model, a file of `write_weights`, or a checkpoint folder.
+            version: stamped on every later token; None: one more than now.
+            checksum: `weights_checksum` of what the sender sent.
+
+        Returns:
+            The version in force.
+
+        Raises:
+            CheckpointError: they cannot be taken; then the old ones stay.
+        """
+        return self._open_driver().update_weights(source, version, checksum)
+
+    def flush(self) -> None:
+        """Empties the prefix cache of all that no running request holds."""
+        self._open_driver().flush()
 
     def close(self) -> None:
         """Frees the cache. Closing twice is fine; other calls then raise RequestError."""
-        self._engine = None
+        self._driver = None
 
     def __enter__(self) -> Self:
         return self
@@ -159,10 +217,13 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _open_engine(self) -> Engine:
-        if self._engine is None:
+    def _open_driver(self) -> EngineDriver:
+        if self._driver is None:
             raise RequestError("this LLM is closed; make a new one")
-        return self._engine
+        return self._driver
+
+    def _open_engine(self) -> Engine:
+        return self._open_driver().engine
 
     @contextmanager
     def _turn(self) -> Iterator[Engine]:
@@ -176,27 +237,3 @@ class LLM:
                 yield self._open_engine()
             finally:
                 self._owner = None
-
-
-def _drive(engine: Engine, prompts: Sequence[OpenPrompt]) -> Iterator[str]:
-    """Runs prompts to their ends and yields text as it comes. Whatever interrupts it, the engine is left empty."""
-    todo = iter([answer for prompt in prompts for answer in prompt.answers])
-    live: dict[str, OpenAnswer] = {}
-    try:
-        while True:
-            # Only what can run soon is queued, so that any number of prompts may be given.
-            for answer in itertools.islice(todo, max(0, 2 * engine.config.max_num_seqs - len(live))):
-                engine.add(answer.request)
-                live[answer.request.request_id] = answer
-            if not live:
-                return
-            for event in engine.step():
-                answer = live[event.request_id]
-                yield answer.take(event)
-                if isinstance(event, FinalOutput):
-                    del live[event.request_id]
-                elif answer.stop_string is not None:
-                    engine.cancel(event.request_id, "stop")
-    finally:
-        if live:
-            engine.fail_all("interrupted")

@@ -41,9 +41,12 @@ class PromptReader:
         return self._tokenizer
 
     def read_all(
-        self, prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None,
+        **fields: Any,
     ) -> list[OpenPrompt]:
-        """One or many prompts, with parameters for all or for each.
+        """One or many prompts, with parameters for all or for each and `fields` of `Request` for all.
 
         Raises:
             RequestError: something is of the wrong kind.
@@ -56,7 +59,9 @@ class PromptReader:
             )
         texts = [given] if _is_one_prompt(given) else list(given)
         each = _params_of_each(params, len(texts))
-        return [self.read(prompt, p, place) for place, (prompt, p) in enumerate(zip(texts, each, strict=True))]
+        return [
+            self.read(prompt, p, place, **fields) for place, (prompt, p) in enumerate(zip(texts, each, strict=True))
+        ]
 
     def read(self, prompt: Any, params: SamplingParams, place: int = 0, **fields: Any) -> OpenPrompt:
         """One prompt with its n answers; those after the first take over what the first computes of the prompt.

@@ -116,8 +116,14 @@ def _read_params(
         max_tokens=DEFAULT_MAX_TOKENS if max_tokens is None else max(max_tokens, 1),
         logprobs=fields.integer("logprobs", 0, MAX_LOGPROBS),
         vocab_size=service.tokenizer.vocab_size,
+        eos_token_id=service.tokenizer.eos_token_id,
     )
-    params = replace(params, prompt_logprobs=wishes.prompt_logprobs, return_routes=wishes.return_routed_experts)
+    params = replace(
+        params,
+        prompt_logprobs=wishes.prompt_logprobs,
+        return_routes=wishes.return_routed_experts,
+        return_picks=wishes.return_picks,
+    )
     least = 0 if max_tokens == 0 and wishes.prompt_logprobs is not None else 1
     most = params.max_tokens if least == 1 else 0
     return tuple(replace(params, max_tokens=max(min(left if most is None else most, left), least)) for left in room)
@@ -234,6 +240,7 @@ class _Answer:
         choice = self._choices[index]
         piece = choice.push(event)
         if isinstance(event, FinalOutput):
+            event = choice.final(event)
             self._usage.completion_tokens += choice.num_tokens
             if event.report is not None:
                 self._usage.drafted_tokens += event.report.drafted
@@ -284,6 +291,7 @@ class _Answer:
                 params=choice_params(self._asked.params[p], i),
                 priority=wishes.priority,
                 cache_salt=wishes.cache_salt,
+                timeout_s=wishes.timeout_s,
                 fork_of=f"{self._base['id']}-{p * n}" if i else None,
             )
             for p, ids in enumerate(self._asked.prompts)

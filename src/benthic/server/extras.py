@@ -1,7 +1,7 @@
 """What a request may ask to have beside the text, as JSON: token ids, routes, log-probabilities of the prompt, reports.
 
 The places are those that clients know from other servers: `prompt_token_ids`, `token_ids`, `prompt_logprobs`,
-`routed_experts`. Reports are our own and stand in an object `benthic`.
+`routed_experts`. `picks` and reports are our own; the latter stand in an object `benthic`.
 """
 
 import base64
@@ -23,6 +23,9 @@ def choice_extras(wishes: Wishes, final: FinalOutput) -> dict[str, Any]:
     if wishes.return_routed_experts:
         routes = None if final.extras is None else final.extras.routes
         extras["routed_experts"] = None if routes is None else array_json(routes)
+    if wishes.return_picks:
+        picks = None if final.extras is None else final.extras.picks
+        extras["picks"] = None if picks is None else array_json(picks)
     return extras
 
 

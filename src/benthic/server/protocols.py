@@ -12,6 +12,7 @@ from typing import Any
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
+from benthic.engine.cut import AnswerCut
 from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import BenthicError
@@ -25,7 +26,7 @@ from benthic.server.text_choice import check_finished
 from benthic.text.prompt import Prompt
 from benthic.text.protocol_fields import Protocol
 from benthic.text.reply import FinishReason
-from benthic.text.sampling_fields import WISH_FIELDS
+from benthic.text.sampling_fields import EXTRA_FIELDS
 from benthic.text.stream import ReplyStream
 from benthic.text.wire import Event as WireEvent
 
@@ -67,6 +68,7 @@ class Answer:
         reply_id = new_id(_ID_PREFIX[prompt.protocol])
         self._reply = ReplyStream(prompt, service.tokenizer, reply_id=reply_id)
         self._finals: dict[int, FinalOutput] = {}
+        self._cuts = [AnswerCut() for _ in range(prompt.num_samples)]
         try:
             self._generation = service.channel.open(_requests(prompt, reply_id))
         except BenthicError:
@@ -124,6 +126,8 @@ class Answer:
 
     def _push(self, index: int, event: Event) -> list[WireEvent]:
         if isinstance(event, FinalOutput):
+            if self._reply.is_finished(index):  # by its text, before the engine ended it
+                event = self._cuts[index].apply(event)
             check_finished(event)
             self._finals[index] = event
             if index == 0:
@@ -134,6 +138,7 @@ class Answer:
             return self._reply.finish(index, reason, cached_len, drafts)
         if self._reply.is_finished(index):
             return []
+        self._cuts[index].take(event)
         events = self._reply.push(index, (event.token_id,), _logprobs(event))
         if self._reply.is_finished(index):
             self._generation.stop(index)
@@ -144,7 +149,7 @@ def _check_wishes(service: Service, prompt: Prompt) -> None:
     wishes = prompt.wishes
     service.check_wishes(wishes)
     if prompt.is_stream and wishes.wants_extras and prompt.protocol != "chat":
-        name = next(name for name in WISH_FIELDS[2:] if getattr(wishes, name) not in (None, False))
+        name = next(name for name in EXTRA_FIELDS if getattr(wishes, name) not in (None, False))
         refuse(name, getattr(wishes, name), f"absent in a stream of {prompt.protocol}, which has no place for it")
 
 
@@ -167,6 +172,7 @@ def _requests(prompt: Prompt, reply_id: str) -> list[Request]:
             params=choice_params(params, sample),
             priority=prompt.wishes.priority,
             cache_salt=prompt.wishes.cache_salt,
+            timeout_s=prompt.wishes.timeout_s,
             fork_of=f"{reply_id}-0" if sample else None,
         )
         for sample in range(prompt.num_samples)

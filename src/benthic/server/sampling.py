@@ -7,14 +7,16 @@ from functools import partial
 from benthic.engine.sampling import SamplingParams
 from benthic.server.fields import Fields, refuse
 from benthic.text.protocol_fields import UNBUILT_FIELDS, is_neutral
-from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Wishes, read_rules, read_wishes
+from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Wishes, check_min_tokens, read_rules, read_wishes
 
 MAX_STOP_STRINGS = 16
 MAX_TOKEN_LIMIT = (1 << 31) - 1
 _SEED_LIMIT = (1 << 63) - 1
 
 
-def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, vocab_size: int) -> SamplingParams:
+def read_sampling(
+    fields: Fields, *, max_tokens: int, logprobs: int | None, vocab_size: int, eos_token_id: int
+) -> SamplingParams:
     """Read temperature, top_p, top_k, min_p, seed, stop, stop_token_ids, min_tokens, ignore_eos and the rules.
 
     Raises:
@@ -22,7 +24,7 @@ def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, voca
     """
     _refuse_unbuilt(fields)
     rules = fields.take(RULE_FIELDS, partial(read_rules, vocab_size=vocab_size))
-    return SamplingParams(
+    params = SamplingParams(
         max_tokens=max_tokens,
         temperature=fields.number("temperature", 0, 2, default=1.0),
         top_p=fields.number("top_p", 0, 1, default=1.0, above=True),
@@ -32,15 +34,19 @@ def read_sampling(fields: Fields, *, max_tokens: int, logprobs: int | None, voca
         logprobs=logprobs,
         stop=fields.strings("stop", MAX_STOP_STRINGS),
         include_stop=fields.boolean("include_stop_str_in_output"),
+        stop_in_reasoning=fields.boolean("stop_in_reasoning"),  # all is answer here
         stop_token_ids=fields.integers("stop_token_ids", 0, vocab_size - 1),
         ignore_eos=fields.boolean("ignore_eos"),
         min_tokens=fields.integer("min_tokens", 0, max_tokens) or 0,
         **asdict(rules),
     )
+    ending = {*params.stop_token_ids, *(() if params.ignore_eos else (eos_token_id,))}
+    check_min_tokens(params.min_tokens, ending, vocab_size)
+    return params
 
 
 def read_extras(fields: Fields) -> Wishes:
-    """Read priority, cache_salt, prompt_logprobs and the `return_` fields.
+    """Read priority, cache_salt, timeout_s, prompt_logprobs and the `return_` fields.
 
     Raises:
         RequestError: a field has the wrong type or is out of range.

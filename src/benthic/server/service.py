@@ -87,14 +87,19 @@ class Service:
         """Refuse what this engine does not keep.
 
         Raises:
-            RequestError: routes are asked for and not kept.
+            RequestError: routes or picks are asked for and not kept.
         """
-        if wishes.return_routed_experts and not self.facts.config.keep_routes:
-            raise RequestError(
-                "return_routed_experts is true; it must be false or absent: this engine keeps no routes "
-                "(start it with --engine.keep_routes true)",
-                param="return_routed_experts",
-            )
+        config = self.facts.config
+        for name, wanted, kind, kept in (
+            ("return_routed_experts", wishes.return_routed_experts, "routes", config.keep_routes),
+            ("return_picks", wishes.return_picks, "picks", config.keep_picks),
+        ):
+            if wanted and not kept:
+                raise RequestError(
+                    f"{name} is true; it must be false or absent: this engine keeps no {kind} "
+                    f"(start it with --engine.keep_{kind} true)",
+                    param=name,
+                )
 
     async def score(
         self, ids: Sequence[int], num_alternatives: int, wishes: Wishes | None = None
@@ -112,6 +117,7 @@ class Service:
             params=params,
             priority=wishes.priority,
             cache_salt=wishes.cache_salt,
+            timeout_s=wishes.timeout_s,
         )
         generation = self.channel.open([request])
         try:

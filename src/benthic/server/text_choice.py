@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from benthic.engine.cut import AnswerCut
 from benthic.engine.request import Event, FinalOutput, TokenEvent, TokenLogprobs
 from benthic.engine.sampling import SamplingParams
 from benthic.server.errors import unfinished
@@ -82,18 +83,24 @@ class TextChoice:
         self._scores = scores
         self._returns_ids = returns_ids
         self._offset = 0
-        # Ending tokens show no text: EOS while it still ends the answer, and the request's own.
-        skip = set(params.stop_token_ids)
-        if not params.ignore_eos:
-            skip.add(tokenizer.eos_token_id)
+        # Ending tokens show no text, also where they do not end the answer.
+        skip = {tokenizer.eos_token_id, *params.stop_token_ids}
         self._text = Detokenizer(tokenizer, params.stop, skip, include_stop=params.include_stop)
-        self.num_tokens = 0
-        """Tokens generated, an ending token and the tokens of a stop string included."""
+        self._cut = AnswerCut()
 
     @property
     def is_stopped(self) -> bool:
         """Whether a stop string has ended the text; the sequence can be ended in the engine."""
         return self._text.stopped is not None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens generated, an ending token and the tokens of a stop string included."""
+        return self._cut.num_tokens
+
+    def final(self, given: FinalOutput) -> FinalOutput:
+        """What the engine said at the end, up to the token that completed a stop string."""
+        return self._cut.apply(given) if self.is_stopped else given
 
     def echo(self) -> Piece:
         """The prompt as the first piece."""
@@ -112,16 +119,17 @@ class TextChoice:
             return self._finish(event)
         if self.is_stopped:
             return None
-        self.num_tokens += 1
+        self._cut.take(event)
         text = self._text.push((event.token_id,))
         entries = self._entries(event)
         ids = (event.token_id,) if self._returns_ids else ()
         return Piece(text, entries, None, ids) if text or ids or entries is not None else None
 
     def _finish(self, final: FinalOutput) -> Piece:
-        check_finished(final)
         text = "" if self.is_stopped else self._text.flush()
-        return Piece(text, None, "stop" if self.is_stopped else final.finish_reason)
+        final = self.final(final)
+        check_finished(final)
+        return Piece(text, None, final.finish_reason)
 
     def _entries(self, event: TokenEvent) -> TokenEntries | None:
         if not self._wants_logprobs or event.logprobs is None:

@@ -22,7 +22,7 @@ from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.text.conversation import Rendered
 from benthic.text.convert import RECIPE_MODEL, Converted, convert
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD, Protocol
-from benthic.text.sampling_fields import Wishes
+from benthic.text.sampling_fields import Wishes, check_min_tokens
 from benthic.text.settings import PromptSettings
 from benthic.text.split import Extras, Split, split
 from benthic.text.tokenizer import END_THINK, Tokenizer
@@ -52,6 +52,7 @@ class Sampling:
     thinking_budget: int | None = None
     """Reasoning tokens at most; only in a reply that begins with reasoning."""
     return_routes: bool = False
+    return_picks: bool = False
 
 
 class Constraint(NamedTuple):
@@ -85,6 +86,8 @@ class Prompt:
     """Unknown fields of the body, for a metric."""
     request: recipe.ConversationRequest
     parsing: recipe.ParsingOptions
+    stop_in_reasoning: bool = False
+    """Whether stop strings also end the reasoning."""
     tool_names: frozenset[str] = frozenset()
     """Functions that the reply may call: those offered, or the one that tool_choice names."""
     echo: recipe.ResponsesEcho | None = None
@@ -147,6 +150,7 @@ class PromptEncoder:
             ignored=parts.ignored,
             request=converted.request,
             parsing=_parsing(converted.request, parts.extras),
+            stop_in_reasoning=parts.extras.stop_in_reasoning,
             tool_names=_tool_names(converted),
             echo=converted.echo,
             namespace_tools=converted.namespace_tools,
@@ -186,6 +190,8 @@ class PromptEncoder:
                 f"min_tokens is {extras.min_tokens}; it must be at most max_tokens, {max_tokens}", param="min_tokens"
             )
         self._tokenizer.check_ids(extras.stop_token_ids, param="stop_token_ids")
+        ending = {*extras.stop_token_ids, *(() if extras.ignore_eos else (self._tokenizer.eos_token_id,))}
+        check_min_tokens(extras.min_tokens, ending, self._tokenizer.vocab_size)
         budget = extras.mode.budget if extras.mode.thinking else None
         return Sampling(
             max_tokens=max_tokens,
@@ -206,6 +212,7 @@ class PromptEncoder:
             reasoning_end_id=None if budget is None else self._tokenizer.token_id(END_THINK),
             thinking_budget=budget,
             return_routes=extras.wishes.return_routed_experts,
+            return_picks=extras.wishes.return_picks,
         )
 
     def _resolve_max_tokens(

@@ -9,6 +9,7 @@ Protocol = Literal["chat", "responses", "messages"]
 
 _SAMPLING = {
     *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"),
+    "stop_in_reasoning",
     *(*RULE_FIELDS, *WISH_FIELDS),
 }
 _SHARED = {"model", "stream", "tools", "tool_choice", "metadata", "user", "service_tier"}

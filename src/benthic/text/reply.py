@@ -24,6 +24,7 @@ import deepseek_recipe as recipe
 
 from benthic.text.fields import describe_json_error
 from benthic.text.prompt import Prompt
+from benthic.text.reasoning_stops import ReasoningStops
 from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
 from benthic.text.wire import Payload, ToolCallWatch, add_drafts, correct_cached, correct_finish, is_last, says_nothing
 
@@ -32,6 +33,9 @@ FinishReason = Literal["stop", "length"]
 
 TokenLogprob = tuple[float, Sequence[tuple[int, float]]]
 """Log-probability of the chosen token, and (id, log-probability) of the alternatives, best first."""
+
+_Entry = tuple[int, TokenLogprob | None]
+_Group = list[_Entry]
 
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say (OpenAI's convention)."""
@@ -73,8 +77,12 @@ class ReplyParser:
         self._sample = sample
         self._processor = recipe.StreamProcessor(_generator(prompt, reply_id), prompt.parsing, tokenizer.recipe)
         self._shown = _shown_control_ids(tokenizer)
-        self._undecided: list[tuple[int, TokenLogprob | None]] = []
+        self._undecided: _Group = []
         self._block = _ToolBlock(prompt.parsing)
+        self._ends_reasoning = frozenset(tokenizer.token_id(token) for token in (END_THINK, DSML))
+        self._reasoning: ReasoningStops[_Entry] | None = None
+        if prompt.thinking and prompt.stop_in_reasoning and prompt.parsing.stop_sequences:
+            self._reasoning = ReasoningStops(prompt.parsing.stop_sequences)
         self._calls = ToolCallWatch()
         self._response: Any = None
         self._held: list[Payload] = []
@@ -159,6 +167,10 @@ class ReplyParser:
         self.num_tokens += 1
         if not self._is_shown(token_id):
             return self._flush_undecided() + self._process(recipe.InferenceChunk.text("", 1))
+        over = self._end_reasoning() if token_id in self._ends_reasoning else []
+        return over + self._push_shown(token_id, logprob)
+
+    def _push_shown(self, token_id: int, logprob: TokenLogprob | None) -> list[Payload]:
         self._undecided.append((token_id, logprob))
         data = self._undecided_bytes()
         text, num_decided = codecs.utf_8_decode(data, "replace", False)
@@ -166,20 +178,47 @@ class ReplyParser:
             return []
         if text.endswith("\ufffd"):  # as tokens the processor would hold it, and lose it at the end
             return self._flush_undecided()
-        ids = [token_id for token_id, _ in self._undecided]
-        payloads = self._process(recipe.InferenceChunk.tokens(ids, self._entries()))
-        self._undecided.clear()
+        group, self._undecided = self._undecided, []
+        if self._reasoning is not None:
+            return self._push_reasoning(self._reasoning, group, text)
+        payloads = self._push_group(group)
         return payloads + (self._end("stop") if self._block.closes_with(text) else [])
+
+    def _push_group(self, group: _Group) -> list[Payload]:
+        return self._process(recipe.InferenceChunk.tokens([token_id for token_id, _ in group], self._entries(group)))
+
+    def _push_reasoning(self, reasoning: ReasoningStops[_Entry], group: _Group, text: str) -> list[Payload]:
+        released = reasoning.push(group, text)
+        payloads = [payload for own in released.groups for payload in self._push_group(own)]
+        if not released.is_stopped:
+            return payloads
+        self._reasoning = None
+        return [
+            *payloads,
+            *self._process(recipe.InferenceChunk.text(released.rest, released.num_rest)),
+            *self._process(recipe.InferenceChunk.finish(_FINISH["stop"])),
+        ]
+
+    def _end_reasoning(self) -> list[Payload]:
+        """From here on the recipe looks for stop strings."""
+        payloads = self._flush_undecided()
+        reasoning, self._reasoning = self._reasoning, None
+        groups = [] if reasoning is None else reasoning.flush()
+        return payloads + [payload for group in groups for payload in self._push_group(group)]
 
     def _end(self, reason: FinishReason) -> list[Payload]:
         if self.is_finished:
             return []
-        return self._flush_undecided() + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
+        return (
+            (self._end_reasoning() if self._reasoning is not None else [])
+            + self._flush_undecided()
+            + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
+        )
 
-    def _entries(self) -> list[TokenLogprob] | None:
+    def _entries(self, group: _Group) -> list[TokenLogprob] | None:
         asked = self._prompt.sampling.logprobs
-        entries = [logprob for _, logprob in self._undecided if logprob is not None]
-        if asked is None or len(entries) < len(self._undecided):
+        entries = [logprob for _, logprob in group if logprob is not None]
+        if asked is None or len(entries) < len(group):
             return None
         return [_finite(entry, asked) for entry in entries]
 
@@ -197,9 +236,12 @@ class ReplyParser:
         if not self._undecided:
             return []
         text = self._undecided_bytes().decode("utf-8", errors="replace")
-        chunk = recipe.InferenceChunk.text(text, len(self._undecided))
+        count = len(self._undecided)
         self._undecided.clear()
-        return self._process(chunk)
+        if self._reasoning is not None:  # in order behind what waits there; no stop string begins or ends in it
+            waiting = [payload for group in self._reasoning.flush() for payload in self._push_group(group)]
+            return waiting + self._process(recipe.InferenceChunk.text(text, count))
+        return self._process(recipe.InferenceChunk.text(text, count))
 
     def _process(self, chunk: recipe.InferenceChunk) -> list[Payload]:
         if self.is_finished:

@@ -1,6 +1,7 @@
 """Fields that mean the same in conversations and in plain completions: rules of sampling, and what to hand back."""
 
 import re
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,12 @@ MAX_PRIORITY = 100
 MAX_SALT_LEN = 256
 MAX_PROMPT_LOGPROBS = 20
 MAX_COUNT = 2**31 - 1
+MAX_TIMEOUT_S = 1e9
 
 RULE_FIELDS = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")
-WISH_FIELDS = (
-    "priority", "cache_salt", "prompt_logprobs", "return_token_ids", "return_routed_experts", "return_report",
-)  # fmt: skip
+EXTRA_FIELDS = ("prompt_logprobs", "return_token_ids", "return_routed_experts", "return_picks", "return_report")
+"""What an answer is to hold beside its text."""
+WISH_FIELDS = ("priority", "cache_salt", "timeout_s", *EXTRA_FIELDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +41,19 @@ class Wishes:
     """-100 to 100; higher goes first."""
     cache_salt: str = ""
     """Only requests of the same salt share cached prefixes."""
+    timeout_s: float | None = None
+    """Seconds from arrival after which the request ends with an error; None for the server's own limit."""
     prompt_logprobs: int | None = None
     """Alternatives at each place of the prompt; None for no log-probabilities of it."""
     return_token_ids: bool = False
     return_routed_experts: bool = False
+    return_picks: bool = False
     return_report: bool = False
 
     @property
     def wants_extras(self) -> bool:
         """Whether the answer holds anything that clients of the protocol do not expect."""
-        return (
-            self.prompt_logprobs is not None
-            or self.return_token_ids
-            or self.return_routed_experts
-            or self.return_report
-        )
+        return any(getattr(self, name) is not None and getattr(self, name) is not False for name in EXTRA_FIELDS)
 
 
 def read_rules(body: Body, vocab_size: int) -> Rules:
@@ -71,8 +71,18 @@ def read_rules(body: Body, vocab_size: int) -> Rules:
     )
 
 
+def check_min_tokens(min_tokens: int, stop_ids: Set[int], vocab_size: int) -> None:
+    """Whether a token is left that does not end the answer, where some must come first.
+
+    Raises:
+        RequestError: none is.
+    """
+    if min_tokens and len(stop_ids) >= vocab_size:
+        refuse("min_tokens", min_tokens, "0 or absent where the end token and stop_token_ids are the whole vocabulary")
+
+
 def read_wishes(body: Body) -> Wishes:
-    """Read priority, cache_salt, prompt_logprobs and the `return_` fields.
+    """Read priority, cache_salt, timeout_s, prompt_logprobs and the `return_` fields.
 
     Raises:
         RequestError: one has the wrong type or is out of range.
@@ -80,9 +90,11 @@ def read_wishes(body: Body) -> Wishes:
     return Wishes(
         priority=read_integer(body, "priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
         cache_salt=_read_salt(body),
+        timeout_s=read_number(body, "timeout_s", 0, MAX_TIMEOUT_S, above=True),
         prompt_logprobs=_read_prompt_logprobs(body),
         return_token_ids=read_boolean(body, "return_token_ids") or False,
         return_routed_experts=read_boolean(body, "return_routed_experts") or False,
+        return_picks=read_boolean(body, "return_picks") or False,
         return_report=read_boolean(body, "return_report") or False,
     )
 

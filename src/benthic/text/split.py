@@ -58,6 +58,7 @@ class Extras:
     seed: int | None = None
     min_tokens: int = 0
     ignore_eos: bool = False
+    stop_in_reasoning: bool = False
     stop_token_ids: tuple[int, ...] = ()
     rules: Rules = Rules()
     wishes: Wishes = Wishes()
@@ -153,6 +154,7 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode, vocab_siz
         seed=read_integer(body, "seed", -(2**63), 2**63 - 1),
         min_tokens=read_integer(body, "min_tokens", 0, MAX_UNSIGNED) or 0,
         ignore_eos=read_boolean(body, "ignore_eos") or False,
+        stop_in_reasoning=read_boolean(body, "stop_in_reasoning") or False,
         stop_token_ids=read_integers(body, "stop_token_ids", 0, MAX_UNSIGNED),
         rules=read_rules(body, vocab_size),
         wishes=read_wishes(body),
@@ -161,7 +163,7 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode, vocab_siz
         is_prefill=_is_prefill(protocol, body),
         response_schema=_take_output_format(body) if protocol == "messages" else None,
     )
-    own = ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids")
+    own = ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids", "stop_in_reasoning")
     for name in (*own, *RULE_FIELDS, *WISH_FIELDS):
         body.pop(name, None)
     _normalise(body)
