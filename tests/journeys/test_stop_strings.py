@@ -123,16 +123,17 @@ def test_a_chat_reply_is_cut_alike_with_any_drafter() -> None:
 def test_a_cut_leaves_out_versions_drafts_and_errors_of_later_tokens() -> None:
     cut = AnswerCut()
     for index, (version, drafted, accepted) in enumerate([(1, 0, 0), (1, 3, 1), (2, 3, 2)]):
-        cut.take(TokenEvent("a", index, 5 + index, None, version, drafted, accepted))
+        cut.take(TokenEvent("a", index, 5 + index, None, version, drafted=drafted, accepted=accepted))
     scores = tuple(TokenLogprobs(-float(i), ()) for i in range(5))
     report = RequestReport(prompt_len=2, drafted=9, accepted=7, weight_versions=(1, 2, 3))
     final = FinalOutput(
-        request_id="a", token_ids=(5, 6, 7, 8, 9), logprobs=scores, finish_reason="error", error="it died",
+        request_id="a", token_ids=(5, 6, 7, 8, 9), logprobs=scores,
+        finish_reason="error", error="it died", error_kind="engine",
         stop_token_id=9, prompt_len=2, report=report, extras=RowExtras(np.arange(6), None),
     )  # fmt: skip
     found = cut.apply(final)
     assert (found.token_ids, found.logprobs) == ((5, 6, 7), scores[:3])
-    assert (found.finish_reason, found.error, found.stop_token_id) == ("stop", None, None)
+    assert (found.finish_reason, found.error, found.error_kind, found.stop_token_id) == ("stop", None, None, None)
     assert found.report == dataclasses.replace(report, drafted=3, accepted=2, weight_versions=(1, 2))
     assert found.extras is not None and found.extras.routes is not None
     assert found.extras.routes.tolist() == [0, 1, 2, 3]
