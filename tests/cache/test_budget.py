@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
 from benthic.cache.memory import available_bytes, measure_peak_bytes
 from benthic.cache.pools import CachePools
 from benthic.cache.storage import Storage, WideStorage, key_storage
+from benthic.cache.workspace import Workspace
 from benthic.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -31,7 +33,7 @@ UNIT = unit_bytes(GEOMETRY, WideStorage(torch.float32))
 MIB = 1 << 20
 
 
-def budget(cache_bytes: int | None = None, available: int = 1 << 34, use: CacheUse = USE, **more: int) -> Budget:
+def budget(cache_bytes: int | None = None, available: int = 1 << 34, use: CacheUse = USE, **more: Any) -> Budget:
     return plan_budget(GEOMETRY, use, UNIT, available_bytes=available, cache_bytes=cache_bytes, **more)
 
 
@@ -82,7 +84,7 @@ def test_the_limit_is_kept_and_used(part: float) -> None:
 
 def test_without_a_limit_workspace_and_a_reserve_are_left() -> None:
     needed = least_bytes()
-    found = budget(available=10 * needed, workspace_bytes=7 * needed)
+    found = budget(available=10 * needed, workspace=Workspace(4 * needed, 3 * needed))
     assert needed <= found.pool_bytes <= 2 * needed
 
 
@@ -108,14 +110,20 @@ def test_a_context_may_be_shortened_until_it_fits() -> None:
 
 
 def test_the_account_adds_up_and_prints() -> None:
-    found = budget(available=1 << 30, weight_bytes=3 * MIB, workspace_bytes=5 * MIB)
+    found = budget(available=1 << 30, weight_bytes=3 * MIB, workspace=Workspace(5 * MIB, 2 * MIB))
     lines = found.lines()
     assert [line.split()[0] for line in lines] == [
         "weights", "workspace", "pages", "windows", "rings", "tables", "left"
     ]  # fmt: skip
     assert lines[0] == "weights       3.0 MiB   loaded"
+    assert lines[1] == "workspace     7.0 MiB   largest pass: 5.0 MiB measured, 2.0 MiB for long contexts"
     assert lines[2].endswith(f"{found.capacity.num_pages} x {size_text(UNIT.page)} a page")
     assert lines[-1].endswith("of 1.0 GiB available")
+
+
+def test_an_account_without_a_measurement_says_so() -> None:
+    line = budget(workspace=Workspace(None, 2 * MIB)).lines()[1]
+    assert line == "workspace     2.0 MiB   not measured: 2.0 MiB for long contexts alone"
 
 
 @pytest.mark.parametrize(

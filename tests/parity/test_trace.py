@@ -51,7 +51,7 @@ def test_attending_to_the_traced_picks_gives_the_same_logits(monkeypatch) -> Non
     for change, is_same in ((0, True), (1, False)):
         layers = iter(CSA_LAYERS)
 
-        def replayed(self, query, gamma, keys, plan, layers=layers, change=change):
+        def replayed(self, query, gamma, keys, plan, workspace_bytes, layers=layers, change=change):
             rows = (trace.picks[next(layers)] - change).clamp(min=-1)
             return [rows[tiles.queries].view(*tiles.positions.shape, TOP_K) for tiles in plan.groups]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from benthic.cache.geometry import SNAPSHOT_ROWS, CacheCapacity, CacheGeometry
 from benthic.cache.storage import KeyStorage
+from benthic.cache.workspace import NO_WORKSPACE, Workspace
 from benthic.errors import ConfigError
 
 RAW_BYTES = 4
@@ -68,8 +69,8 @@ def unit_bytes(geometry: CacheGeometry, storage: KeyStorage) -> UnitBytes:
 class Budget:
     """Where an engine's memory goes. Bytes, but for `capacity`.
 
-    `available_bytes`: what there was when the weights were loaded. `workspace_bytes`: what the largest pass takes
-    beside the cache. `limit_bytes`: the most that the pools might take.
+    `available_bytes`: what there was when the weights were loaded. `workspace`: what the largest pass takes beside the
+    cache. `limit_bytes`: the most that the pools might take.
     """
 
     capacity: CacheCapacity
@@ -77,7 +78,7 @@ class Budget:
     page_size: int
     available_bytes: int
     weight_bytes: int
-    workspace_bytes: int
+    workspace: Workspace
     limit_bytes: int
 
     @property
@@ -88,11 +89,11 @@ class Budget:
     def lines(self) -> list[str]:
         """The account, one part a line, ready to print."""
         capacity, unit = self.capacity, self.unit
-        left = self.available_bytes - self.workspace_bytes - self.pool_bytes
+        left = self.available_bytes - self.workspace.total_bytes - self.pool_bytes
         table = _table_bytes(capacity, self.page_size)
         parts = [
             ("weights", self.weight_bytes, "loaded"),
-            ("workspace", self.workspace_bytes, "largest pass"),
+            ("workspace", self.workspace.total_bytes, _parts(self.workspace)),
             ("pages", capacity.num_pages * unit.page, _many(capacity.num_pages, unit.page, "page")),
             ("windows", capacity.num_windows * unit.window, _many(capacity.num_windows, unit.window, "window")),
             ("rings", capacity.num_rows * unit.row, _many(capacity.num_rows, unit.row, "request")),
@@ -109,7 +110,7 @@ def plan_budget(
     *,
     available_bytes: int,
     weight_bytes: int = 0,
-    workspace_bytes: int = 0,
+    workspace: Workspace = NO_WORKSPACE,
     cache_bytes: int | None = None,
     may_shorten: bool = False,
 ) -> Budget:
@@ -117,7 +118,7 @@ def plan_budget(
 
     Args:
         available_bytes: memory that may be taken, weights loaded (see `cache.memory`).
-        workspace_bytes: what the largest pass takes.
+        workspace: what the largest pass takes.
         cache_bytes: the most that the pools may take; None: what workspace and a reserve leave.
         may_shorten: halve `use.max_len` until one context fits.
 
@@ -126,7 +127,7 @@ def plan_budget(
     """
     limit = cache_bytes
     if limit is None:
-        limit = max(0, int(available_bytes * (1 - KEPT_FREE)) - workspace_bytes)
+        limit = max(0, int(available_bytes * (1 - KEPT_FREE)) - workspace.total_bytes)
     least = least_capacity(geometry, use)
     while may_shorten and use.max_len > geometry.page_size and _size(geometry, least, unit) > limit:
         shorter = CacheUse(use.max_num_seqs, use.max_batched_tokens, use.max_len // 2, use.retention_interval)
@@ -135,7 +136,7 @@ def plan_budget(
         raise ConfigError(_too_small(geometry, use, unit, least, limit, is_given=cache_bytes is not None))
     wanted = wanted_capacity(geometry, use)
     capacity = _largest(geometry, least, wanted, unit, limit)
-    return Budget(capacity, unit, geometry.page_size, available_bytes, weight_bytes, workspace_bytes, limit)
+    return Budget(capacity, unit, geometry.page_size, available_bytes, weight_bytes, workspace, limit)
 
 
 def least_capacity(geometry: CacheGeometry, use: CacheUse) -> CacheCapacity:
@@ -205,6 +206,13 @@ def _table_bytes(capacity: CacheCapacity, page_size: int) -> int:
 
 def _many(count: int, size: int, name: str) -> str:
     return f"{count} x {size_text(size)} a {name}"
+
+
+def _parts(workspace: Workspace) -> str:
+    far = f"{size_text(workspace.context_bytes)} for long contexts"
+    if workspace.pass_bytes is None:
+        return f"not measured: {far} alone"
+    return f"largest pass: {size_text(workspace.pass_bytes)} measured, {far}"
 
 
 def _too_small(

@@ -12,6 +12,7 @@ from benthic.cache.paged_context import PagedContext
 from benthic.cache.pools import CachePools
 from benthic.cache.storage import Storage
 from benthic.cache.tables import PageTables
+from benthic.kernels.sparse_attention import DEFAULT_WORKSPACE_BYTES
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.rows import build_rows
@@ -28,14 +29,15 @@ def measure_workspace(
     device: torch.device,
     storage: Storage = "wide",
     numerics: str = "plain",
+    workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
 ) -> int:
     """Bytes that a pass of `num_rows` prompt rows holds at its peak, cache and weights aside.
 
-    The rows are one chunk at the start of a context. Further back a row reads more entries, in pieces whose size the
-    kernels bound (`workspace_bytes`), so position adds no more than that bound.
+    The rows are one chunk at the start of a context. What attention takes more further back: `context_bytes`.
 
     Args:
         forward: the model's pass, up to what it keeps.
+        workspace_bytes: bound that attention keeps.
     """
     length = min(num_rows, config.max_position_embeddings)
     pages = geometry.num_pages(length)
@@ -52,6 +54,7 @@ def measure_workspace(
         runs = [(row, 0, [t % config.vocab_size for t in range(count)]) for row, (_, count) in enumerate(chunks)]
         rows = build_rows(runs, 1, device)
         with torch.inference_mode():
-            forward(rows, PagedContext(config, rows, pools, tables, frequencies))
+            context = PagedContext(config, rows, pools, tables, frequencies, workspace_bytes=workspace_bytes)
+            forward(rows, context)
 
     return measure_peak_bytes(run, device)

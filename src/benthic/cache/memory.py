@@ -1,5 +1,6 @@
 """How much memory there is, and how much a piece of work takes."""
 
+import ctypes
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -27,8 +28,9 @@ def available_bytes(device: torch.device, *, root: Path = Path("/")) -> int:
 def measure_peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     """Runs `work`; returns the most memory that it held beyond what was held before.
 
-    On the CPU this is the process's resident memory. Where its high-water mark cannot be reset, an earlier and higher
-    mark makes the result too large, never too small.
+    On the CPU this is the process's resident memory, of a second run: the first compiles kernels, which takes more
+    than they do. Where the high-water mark cannot be reset, an earlier and higher mark makes the result too large,
+    never too small.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -37,10 +39,19 @@ def measure_peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         work()
         torch.cuda.synchronize(device)
         return max(0, torch.cuda.max_memory_allocated(device) - before)
+    work()
+    _return_free_memory()
     _reset_high_water_mark()
     before = _status("VmRSS") or 0
     work()
     return max(0, _high_water_mark() - before)
+
+
+def _return_free_memory() -> None:
+    """What the allocator keeps for reuse would be taken by `work` unseen."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc
+        trim(0)
 
 
 def _reset_high_water_mark() -> None:

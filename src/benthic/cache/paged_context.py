@@ -18,7 +18,14 @@ from benthic.cache.tables import PageTables
 from benthic.cache.upload import upload
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable, rope_table
-from benthic.kernels.sparse_attention import IndexKeys, Keys, KeyTables, TilePlan, plan_tiles
+from benthic.kernels.sparse_attention import (
+    DEFAULT_WORKSPACE_BYTES,
+    IndexKeys,
+    Keys,
+    KeyTables,
+    TilePlan,
+    plan_tiles,
+)
 from benthic.models.config import ModelConfig
 from benthic.models.context import Rows
 
@@ -35,6 +42,7 @@ class PagedContext:
         tables: the manager's page tables.
         frequencies: rotary frequencies by compression ratio, on the device. Layers of other ratios may not run: a
             pass of drafts names 0 alone.
+        workspace_bytes: bound of attention's temporaries that grow with the context.
     """
 
     def __init__(
@@ -44,9 +52,11 @@ class PagedContext:
         pools: CachePools,
         tables: PageTables,
         frequencies: Mapping[int, Tensor],
+        *,
+        workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
     ) -> None:
         geometry = pools.geometry
-        self.rows, self._pools = rows, pools
+        self.rows, self._pools, self.workspace_bytes = rows, pools, workspace_bytes
         chunks = ChunkArrays.of(rows.chunks)
         sequence, position = chunks.positions()
         window_id = _named(tables.windows, sequence, position // geometry.page_size)

@@ -61,6 +61,7 @@ def assemble(
         ExtrasCollector(model.config, capacity.max_len, keep_routes=config.keep_routes, keep_picks=config.keep_picks),
         num_threads=config.num_threads,
         overlaps=overlap_steps > 0,
+        workspace_bytes=config.workspace_bytes,
     )
     scheduler = Scheduler(
         cache,

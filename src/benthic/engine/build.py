@@ -31,7 +31,7 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
     folder = resolve(spec.model)
     with announced_compilation(lambda: logger.warning("compiling CPU kernels, once: up to half a minute ...")):
         model = load_model(folder, device=place, dtype=dtype, numerics=spec.numerics).freeze()
-        engine = Engine(model, spec.engine)
+        engine = Engine(model, spec.engine, measures_pass=True)
         warm_up(engine)
     facts = EngineFacts(
         max_model_len=engine.max_model_len,

@@ -36,6 +36,9 @@ class EngineConfig:
     """An engine that has work and finishes no pass for this long reports its state and is taken for dead."""
     cache_bytes: int | None = None
     """Memory for cached entries at most; None: what the machine has left. Less is taken where nothing needs more."""
+    workspace_bytes: int = 256 << 20
+    """Temporaries of attention and of the indexer at most, which would else grow with the context; at least 1 MiB. Less
+    means more pieces, and the same bits."""
     cache_storage: Literal["wide", "official"] = "wide"
     """Cached entries in the activations' dtype, or in the released formats (fp8 and fp4: about half the bytes), which
     lose nothing under numerics "quantized"."""
@@ -73,6 +76,7 @@ class EngineConfig:
             _require_integer(name, getattr(self, name))
         _require_integer("admission_headroom", self.admission_headroom, least=0)
         _require_integer("draft_len", self.draft_len, most=MAX_DRAFT_LEN)
+        _require_integer("workspace_bytes", self.workspace_bytes, least=1 << 20)
         if self.cache_bytes is not None:
             _require_integer("cache_bytes", self.cache_bytes)
         if self.max_model_len is not None:

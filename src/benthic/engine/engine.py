@@ -56,6 +56,7 @@ class Engine:
         config: budgets.
         drafter: instead of the one that `config.drafter` names.
         capacity: of the cache, instead of what memory allows.
+        measures_pass: run the largest pass to see what it takes, also where memory is plenty.
         clock: seconds; deadlines and reports follow it.
 
     Raises:
@@ -69,6 +70,7 @@ class Engine:
         *,
         drafter: Drafter | None = None,
         capacity: CacheCapacity | None = None,
+        measures_pass: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config or EngineConfig()
@@ -78,7 +80,8 @@ class Engine:
         self.budget: Budget | None = None
         """Where memory goes, as far as it was planned."""
         if capacity is None:
-            self.budget = plan_memory(model, cache_geometry(model, self.config), self.config)
+            geometry = cache_geometry(model, self.config)
+            self.budget = plan_memory(model, geometry, self.config, measures_pass=measures_pass)
             capacity = self.budget.capacity
         self._capacity = capacity
         self.max_model_len = capacity.max_len

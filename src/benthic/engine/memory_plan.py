@@ -7,6 +7,7 @@ from benthic.cache.dry_run import measure_workspace
 from benthic.cache.geometry import CacheGeometry
 from benthic.cache.memory import available_bytes
 from benthic.cache.storage import key_storage
+from benthic.cache.workspace import Workspace, context_bytes
 from benthic.engine.config import EngineConfig
 from benthic.errors import ConfigError
 from benthic.models.context import AttentionContext, Rows
@@ -17,8 +18,10 @@ AMPLE = 0.5
 """A cache that wants no more than this share of what is available leaves room enough for any pass."""
 
 
-def plan_memory(model: Transformer, geometry: CacheGeometry, config: EngineConfig) -> Budget:
-    """Sizes the cache. Where memory is short the largest pass is run once, to see what it takes.
+def plan_memory(
+    model: Transformer, geometry: CacheGeometry, config: EngineConfig, *, measures_pass: bool = False
+) -> Budget:
+    """Sizes the cache. If asked to, and where memory is short, the largest pass is run to see what it takes.
 
     Raises:
         ConfigError: `max_model_len` is beyond the model's limit, or the memory does not hold one such context.
@@ -29,14 +32,15 @@ def plan_memory(model: Transformer, geometry: CacheGeometry, config: EngineConfi
             f"max_model_len ({config.max_model_len}) must be <= the model's max_position_embeddings ({limit})"
         )
     available = available_bytes(model.device)
-    budget = _plan(model, geometry, config, available, 0)
-    if config.cache_bytes is not None or budget.pool_bytes <= AMPLE * available:
-        return budget
-    return _plan(model, geometry, config, available, _workspace_bytes(model, geometry, config))
+    if not measures_pass:
+        budget = _plan(model, geometry, config, available, None)
+        if config.cache_bytes is not None or budget.pool_bytes <= AMPLE * available:
+            return budget
+    return _plan(model, geometry, config, available, _pass_bytes(model, geometry, config))
 
 
 def _plan(
-    model: Transformer, geometry: CacheGeometry, config: EngineConfig, available: int, workspace_bytes: int
+    model: Transformer, geometry: CacheGeometry, config: EngineConfig, available: int, pass_bytes: int | None
 ) -> Budget:
     limit = model.config.max_position_embeddings
     use = CacheUse(
@@ -45,6 +49,14 @@ def _plan(
         max_len=limit if config.max_model_len is None else config.max_model_len,
         retention_interval=config.retention_interval,
     )
+    longest = context_bytes(
+        model.config,
+        geometry,
+        use.max_len,
+        num_rows=config.max_batched_tokens,
+        workspace_bytes=config.workspace_bytes,
+        min_rows=model.min_rows,
+    )
     storage = key_storage(config.cache_storage, geometry, model.dtype, model.numerics.policy)
     return plan_budget(
         geometry,
@@ -52,13 +64,13 @@ def _plan(
         unit_bytes(geometry, storage),
         available_bytes=available,
         weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
-        workspace_bytes=workspace_bytes,
+        workspace=Workspace(pass_bytes, longest),
         cache_bytes=config.cache_bytes,
         may_shorten=config.max_model_len is None,
     )
 
 
-def _workspace_bytes(model: Transformer, geometry: CacheGeometry, config: EngineConfig) -> int:
+def _pass_bytes(model: Transformer, geometry: CacheGeometry, config: EngineConfig) -> int:
     """Of the largest pass, with a token drawn from every row that may give one."""
     num_sampled = min(config.max_batched_tokens, config.max_num_seqs * (1 + config.max_draft_len))
 
@@ -78,4 +90,5 @@ def _workspace_bytes(model: Transformer, geometry: CacheGeometry, config: Engine
         device=model.device,
         storage=config.cache_storage,
         numerics=model.numerics.policy,
+        workspace_bytes=config.workspace_bytes,
     )

@@ -6,7 +6,7 @@ there.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
@@ -30,6 +30,7 @@ from benthic.engine.plan import StepPlan, StepResult
 from benthic.engine.sampler import PendingSamples, sample_rows
 from benthic.engine.scoring import score_rows
 from benthic.engine.speculate import Verified, verify
+from benthic.kernels.sparse_attention import DEFAULT_WORKSPACE_BYTES
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.rotary import layer_frequencies
@@ -88,6 +89,7 @@ class ModelRunner:
         collector: takes out what requests may have returned besides tokens.
         num_threads: torch's intra-op threads while a pass runs on the CPU.
         overlaps: passes are launched while earlier ones run.
+        workspace_bytes: bound of attention's temporaries that grow with the context.
     """
 
     def __init__(
@@ -100,7 +102,9 @@ class ModelRunner:
         *,
         num_threads: int = 1,
         overlaps: bool = False,
+        workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
     ) -> None:
+        self._workspace_bytes = workspace_bytes
         self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
         self._device, self._num_threads = model.device, num_threads
         ratios = {layer.ratio for layer in pools.geometry.layers}
@@ -165,11 +169,15 @@ class ModelRunner:
             batch.rows.token_ids.index_copy_(0, batch.relayed.rows, newest)
 
     def _context(self, rows: Rows) -> PagedContext:
-        return PagedContext(self._model.config, rows, self._pools, self._tables, self._frequencies)
+        return self._paged(rows, self._frequencies)
 
     def _draft_context(self, rows: Rows) -> PagedContext:
         """For passes of the drafter alone, whose layers are window layers: nothing compressed is planned."""
-        return PagedContext(self._model.config, rows, self._pools, self._tables, {0: self._frequencies[0]})
+        return self._paged(rows, {0: self._frequencies[0]})
+
+    def _paged(self, rows: Rows, frequencies: Mapping[int, Tensor]) -> PagedContext:
+        bound = self._workspace_bytes
+        return PagedContext(self._model.config, rows, self._pools, self._tables, frequencies, workspace_bytes=bound)
 
     def _sample(self, streams: Tensor, sampled: SampledRows) -> tuple[PendingSamples, Verified]:
         hidden = self._model.hidden(streams.index_select(0, sampled.row_index))

@@ -7,8 +7,10 @@ every processor give the same bits. That is what makes a kernel's row independen
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from benthic.kernels.numba_kernel import inlined, part
 
 ZERO = np.float32(0.0)
 ONE = np.float32(1.0)
@@ -52,7 +54,7 @@ def _fused(context: Any, builder: Any, signature: Any, args: Any) -> Any:
     return builder.fma(*args)
 
 
-@njit(inline="always")
+@inlined
 def exp32(x: Any) -> Any:
     """e^x for float32, within one unit in the last place: 0 below -87, e^88 above 88; NaN stays NaN."""
     is_above_zero = x >= LOWEST
@@ -70,19 +72,19 @@ def exp32(x: Any) -> Any:
     return ((p * (r * r) + r) + ONE) * (power if is_above_zero else ZERO)
 
 
-@njit(inline="always")
+@inlined
 def sigmoid32(x: Any) -> Any:
     """1 / (1 + e^-x)."""
     return ONE / (ONE + exp32(-x))
 
 
-@njit(inline="always")
+@inlined
 def softplus32(x: Any) -> Any:
     """ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|)."""
     return max(x, ZERO) + _log1p_of_fraction(exp32(-abs(x)))
 
 
-@njit(inline="always")
+@inlined
 def _log1p_of_fraction(t: Any) -> Any:
     """ln(1 + t) for 0 <= t <= 1: of the rounded sum, corrected by what the rounding lost."""
     total = ONE + t
@@ -104,20 +106,20 @@ def _log1p_of_fraction(t: Any) -> Any:
     return ((y + low) + z + high) + lost
 
 
-@njit(inline="always")
+@part
 def sum_squares(x: Any, lanes: Any) -> Any:
     """sum x_i^2: value i goes to lane i mod 16, each lane adds in order, then lanes are added in order.
 
     `lanes` is scratch, float32 [16].
     """
     lanes[:] = 0
-    whole = x.size // LANES
-    blocks, rest = x[: whole * LANES].reshape((whole, LANES)), x[whole * LANES :]
-    for block in range(whole):
+    whole = x.size // LANES * LANES
+    for first in range(0, whole, LANES):
         for lane in range(LANES):
-            lanes[lane] += blocks[block, lane] * blocks[block, lane]
-    for lane in range(rest.size):
-        lanes[lane] += rest[lane] * rest[lane]
+            value = x[first + lane]
+            lanes[lane] += value * value
+    for i in range(whole, x.size):
+        lanes[i - whole] += x[i] * x[i]
     total = np.float32(0.0)
     for lane in range(LANES):
         total += lanes[lane]

@@ -52,6 +52,8 @@ class AttentionContext(Protocol):
     """
 
     rows: Rows
+    workspace_bytes: int
+    """Bound of attention's temporaries that grow with the context."""
 
     def rope(self, ratio: int) -> RopeTable:
         """Rotations of this pass's rows in a layer of that compression ratio."""

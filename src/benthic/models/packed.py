@@ -9,7 +9,7 @@ from torch import Tensor
 
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable, rope_table
-from benthic.kernels.sparse_attention import BLOCK, TilePlan
+from benthic.kernels.sparse_attention import BLOCK, DEFAULT_WORKSPACE_BYTES, TilePlan
 from benthic.kernels.sparse_attention.plan import tile_plans
 from benthic.models.config import ModelConfig
 from benthic.models.context import Rows
@@ -24,6 +24,8 @@ class PackedContext:
         rows: every chunk starts at position 0; sequences are numbered 0, 1, ... in order.
         plan: made before by `plan_packed`, on the device of `rows`; made here if None.
     """
+
+    workspace_bytes = DEFAULT_WORKSPACE_BYTES
 
     def __init__(self, config: ModelConfig, rows: Rows, plan: PackedPlan | None = None) -> None:
         device = rows.positions.device

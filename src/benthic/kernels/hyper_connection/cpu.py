@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numba import njit
 from torch import Tensor
 
 from benthic.kernels.hyper_connection.reference import HyperMix
@@ -17,7 +16,7 @@ from benthic.kernels.hyper_connection.sinkhorn_cpu import SINKHORN_ROWS, sinkhor
 from benthic.kernels.linear import is_by_columns
 from benthic.kernels.linear.cpu import one_row_in_segments
 from benthic.kernels.linear.reference import SAFE_ROWS
-from benthic.kernels.numba_kernel import float32s, kernel
+from benthic.kernels.numba_kernel import float32s, kernel, part
 from benthic.kernels.numba_math import LANES, ONE, sigmoid32, sum_squares
 from benthic.kernels.precision import wide
 
@@ -189,7 +188,7 @@ def _post(
                     target[d] += weight * x[row, i, d]
 
 
-@njit(inline="always")
+@part
 def _add_parts(parts: Any, row: int, factor: Any, a: Any) -> None:
     """(sum over streams, in order) * factor."""
     for i in range(a.size):
@@ -199,7 +198,7 @@ def _add_parts(parts: Any, row: int, factor: Any, a: Any) -> None:
         a[i] = total * factor
 
 
-@njit(inline="always")
+@part
 def _mix(x: Any, pre: Any, mixed: Any) -> None:
     """sum_i pre_i X_i, added in order."""
     for d in range(mixed.size):

@@ -12,7 +12,7 @@ from benthic.kernels.index_scores.op import index_scores
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.sparse_attention.addresses import IndexKeys, visible_entries
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
-from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, portion
+from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, index_block_bytes, portion
 
 
 @torch.no_grad()
@@ -37,9 +37,7 @@ def pick_entries(
         int32 [n, Q, min(k, entry blocks * 64)]: entries, ascending; -1 fills the end where fewer are visible.
     """
     _, heads, dim = query.shape
-    rows = tiles.rows_per_tile * max(heads, min_rows)
-    # Keys as stored and widened, products and their weighted copy; scores and what selection makes of them.
-    block_bytes = 4 * BLOCK * (2 * dim + 2 * rows + 12 * tiles.rows_per_tile)
+    block_bytes = index_block_bytes(tiles.rows_per_tile, max(heads, min_rows), dim)
     cut = portion(tiles.num_tiles, tiles.num_entry_blocks, block_bytes, workspace_bytes)
     parts = []
     for first in range(0, tiles.num_tiles, cut.num_tiles):

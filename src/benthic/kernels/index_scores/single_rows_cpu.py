@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.kv_storage.rows_cpu import index_source, read_index
-from benthic.kernels.numba_kernel import float32s, int64s, kernel
+from benthic.kernels.numba_kernel import float32s, int64s, kernel, part
 from benthic.kernels.numba_math import ZERO
 from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys
 from benthic.kernels.sparse_attention.chains_cpu import score_block
@@ -71,11 +71,11 @@ def _score(
             for i in range(count):
                 slot = table[(begin + i) // page] * page + (begin + i) % page
                 read_index(keys_at, slot, vectors[i])
-            score_block(queries, vectors[:count], turned, products, 0)
+            score_block(queries, vectors[:count], turned, products, np.int64(0))
             _sum_heads(products[:, :count], gamma, scores[tile, begin - first : begin - first + count])
 
 
-@kernel
+@part
 def _sum_heads(products: Any, gamma: Any, target: Any) -> None:
     target[:] = 0
     for head in range(gamma.size):

@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from benthic.formats import decode_e2m1
 from benthic.kernels.kv_storage.layout import INDEX_GROUP, KV_GROUP, index_bytes, kv_bytes, rotary_offset
-from benthic.kernels.numba_kernel import bytes8, float32s, kernel
+from benthic.kernels.numba_kernel import bytes8, float32s, inlined, kernel, part
 from benthic.kernels.precision import wide
 
 E4M3_VALUES = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
@@ -81,7 +80,7 @@ def _unpack_kv(data_at: int, rows_at: int, count: int, dim: int, still: int, wid
         decode_kv(data[row], rows[row, :still])
 
 
-@kernel
+@part
 def decode_kv(data: Any, values: Any) -> None:
     """Codes and scales of one kv row to its values that do not rotate."""
     still = values.size
@@ -112,7 +111,7 @@ def _unpack_index(data_at: int, rows_at: int, count: int, dim: int, width: int) 
         decode_index(data[row], rows[row])
 
 
-@kernel
+@part
 def decode_index(data: Any, values: Any) -> None:
     """Codes and scales of one indexer key to its values."""
     dim = values.size
@@ -124,7 +123,7 @@ def decode_index(data: Any, values: Any) -> None:
             values[i + 1] = E2M1_VALUES[byte >> 4] * factor
 
 
-@njit(inline="always")
+@inlined
 def scale_of(byte: Any) -> Any:
     """The float32 value of a UE8M0 byte: the exponent field itself, but for 2^-127 and NaN."""
     bits = np.int32(byte) << np.int32(23)
@@ -135,7 +134,7 @@ def scale_of(byte: Any) -> Any:
     return np.int32(bits).view(np.float32)
 
 
-@njit(inline="always")
+@part
 def _amax(values: Any, floor: Any) -> Any:
     """The largest magnitude, at least `floor`; infinite where a value is not finite."""
     amax = floor
@@ -145,7 +144,7 @@ def _amax(values: Any, floor: Any) -> Any:
     return amax
 
 
-@njit(inline="always")
+@part
 def _scale_byte(amax: Any, largest: Any) -> Any:
     """Byte of the smallest power of two under which amax fits `largest`, from the bits of amax * (1 / largest).
 
@@ -160,7 +159,7 @@ def _scale_byte(amax: Any, largest: Any) -> Any:
     return np.uint8(exponent + (mantissa != 0))
 
 
-@njit(inline="always")
+@inlined
 def _e4m3(value: Any) -> Any:
     """Nearest e4m3 code, ties to even, of a magnitude up to 448."""
     bits = np.float32(value).view(np.int32)
@@ -173,7 +172,7 @@ def _e4m3(value: Any) -> Any:
     return sign | np.uint8((bits >> np.int32(20)) - np.int32((127 - 7) << 3))
 
 
-@njit(inline="always")
+@inlined
 def _e2m1(value: Any) -> Any:
     """Nearest e2m1 code, ties to even, of a magnitude up to 6: steps of 1/2 to 2, of 1 to 4, of 2 to 6."""
     sign = np.uint8((np.float32(value).view(np.int32) >> np.int32(28)) & np.int32(8))

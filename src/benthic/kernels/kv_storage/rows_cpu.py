@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from numba import njit
 from torch import Tensor
 
 from benthic.kernels.kv_storage.cpu import decode_index, decode_kv
 from benthic.kernels.kv_storage.layout import PackedIndex, PackedKv, rotary_offset
-from benthic.kernels.numba_kernel import bytes8, float32s, kernel
+from benthic.kernels.numba_kernel import bytes8, float32s, inlined, part
 
 
 def kv_source(keys: Tensor | PackedKv) -> tuple[tuple[int, int, int, int], Tensor]:
@@ -31,7 +30,7 @@ def index_source(keys: Tensor | PackedIndex) -> tuple[tuple[int, int], Tensor]:
     return (rows.data_ptr(), 0), rows
 
 
-@kernel
+@part
 def read_kv(source: Any, slot: int, vector: Any) -> None:
     """Copies the kv row of a slot to `vector`, float32 [d]."""
     address, width, still, rotary = source
@@ -42,7 +41,7 @@ def read_kv(source: Any, slot: int, vector: Any) -> None:
     _copy(float32s(address + slot * width + rotary, (vector.size - still,)), vector[still:])
 
 
-@kernel
+@part
 def read_index(source: Any, slot: int, vector: Any) -> None:
     """Copies the indexer key of a slot to `vector`, float32 [di]."""
     address, width = source
@@ -52,7 +51,7 @@ def read_index(source: Any, slot: int, vector: Any) -> None:
     decode_index(bytes8(address + slot * width, (width,)), vector)
 
 
-@njit(inline="always")
+@inlined
 def _copy(source: Any, target: Any) -> None:
     """An assignment of arrays would look for overlaps first."""
     for i in range(target.size):

@@ -8,10 +8,9 @@ one row costs no more than reading the weight.
 from typing import Any
 
 import torch
-from numba import njit
 from torch import Tensor
 
-from benthic.kernels.numba_kernel import float32s, int32s, kernel
+from benthic.kernels.numba_kernel import float32s, inlined, int32s, kernel, part
 from benthic.kernels.numba_math import fma32
 
 # Outputs whose sums stay in the first cache while the inputs go by: whole rows, so that the weight is read in order.
@@ -80,7 +79,7 @@ def _few_rows_grouped(
             start = ends[expert]
 
 
-@kernel
+@part
 def _multiply(x_at: int, weight: Any, y: Any, row_stride: int) -> None:
     """y[r, o] = sum_i x[r, i] weight[i, o], i ascending; four inputs at a time for fewer loads of the sums.
 
@@ -107,7 +106,7 @@ def _multiply(x_at: int, weight: Any, y: Any, row_stride: int) -> None:
                     total[o] = fma32(x[0], w0[o], total[o])
 
 
-@njit(inline="always")
+@inlined
 def _add_four(x: Any, w0: Any, w1: Any, w2: Any, w3: Any, total: Any) -> None:
     x0, x1, x2, x3 = x[0], x[1], x[2], x[3]
     for o in range(total.size):

@@ -69,7 +69,8 @@ def _fill_slots(
     pick[:] = 0
     filler[:] = 1
     free = np.zeros(num_experts, np.int64)
-    free[1:] = ends[:-1]
+    for e in range(1, num_experts):
+        free[e] = ends[e - 1]
     for i in range(picks):
         place = free[experts[i]]
         free[experts[i]] += 1

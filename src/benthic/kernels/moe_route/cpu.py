@@ -4,11 +4,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from benthic.kernels.moe_route.reference import Routing, Score
-from benthic.kernels.numba_kernel import float32s, int64s, kernel
+from benthic.kernels.numba_kernel import float32s, int64s, kernel, part
 from benthic.kernels.numba_math import exp32, sigmoid32, softplus32
 from benthic.kernels.precision import EXP_LIMIT
 
@@ -67,9 +66,12 @@ def _route(
     for row in range(rows):
         _score(float32s(logits_at + 4 * row * num_experts, (num_experts,)), scores, score)
         if selects:
-            ranked[:] = scores
+            for e in range(num_experts):
+                ranked[e] = scores[e]
             if bias_at:
-                ranked += float32s(bias_at, (num_experts,))
+                bias = float32s(bias_at, (num_experts,))
+                for e in range(num_experts):
+                    ranked[e] += bias[e]
             _select(ranked, experts[row])
         total = np.float32(0.0)
         for k in range(top_k):
@@ -80,15 +82,18 @@ def _route(
             weights[row, k] = share * np.float32(scale)
 
 
-@njit(inline="always")
+@part
 def _score(logits: Any, scores: Any, score: int) -> None:
     if score == 2:
-        largest = logits.max()
+        largest = logits[0]
+        for e in range(1, scores.size):
+            largest = max(largest, logits[e])
         total = np.float32(0.0)
         for e in range(scores.size):
             scores[e] = exp32(logits[e] - largest)
             total += scores[e]
-        scores /= total
+        for e in range(scores.size):
+            scores[e] /= total
     elif score == 1:
         for e in range(scores.size):
             scores[e] = sigmoid32(max(logits[e], LIMIT))
@@ -97,7 +102,7 @@ def _score(logits: Any, scores: Any, score: int) -> None:
             scores[e] = np.sqrt(softplus32(max(logits[e], LIMIT)))
 
 
-@njit(inline="always")
+@part
 def _select(ranked: Any, chosen: Any) -> None:
     """The largest first; of equals the lower index, because only a strictly larger one takes over."""
     for k in range(chosen.size):

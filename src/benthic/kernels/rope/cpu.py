@@ -53,7 +53,8 @@ def _apply_rope(
     for row in range(rows):
         x = float32s(x_at + 4 * row * row_stride, (heads, dim))
         for head in range(heads):
-            y[row, head, :plain] = x[head, :plain]
+            for i in range(plain):
+                y[row, head, i] = x[head, i]
             before, after = x[head, plain:], y[row, head, plain:]
             for pair in range(pairs):
                 a, b = before[2 * pair], before[2 * pair + 1]

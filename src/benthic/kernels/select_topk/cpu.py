@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
-from benthic.kernels.numba_kernel import float32s, int32s, kernel
+from benthic.kernels.numba_kernel import float32s, inlined, int32s, kernel, part
 
 DIGIT_BITS = (11, 11, 10)
 """Width of each digit, from the highest."""
@@ -43,7 +42,7 @@ def _select(scores_at: int, picks_at: int, rows: int, width: int, k: int) -> Non
         _list(ordered, threshold, room, target)
 
 
-@njit(inline="always")
+@inlined
 def _rank(bits: Any, score: Any) -> Any:
     """A number in 0 .. 2^32 - 1 in the order of the scores, both zeros alike; -1 for -inf."""
     if score == -np.inf:
@@ -52,7 +51,7 @@ def _rank(bits: Any, score: Any) -> Any:
     return (np.int64(1) << 31) + whole if whole >= 0 else -whole
 
 
-@kernel
+@part
 def _kth_largest(ordered: Any, k: int, counts: Any) -> Any:
     """The k-th largest of more than k ranks, and how many of its equals belong to the k."""
     prefix, room, length = np.int64(0), np.int64(k), 32
@@ -72,7 +71,7 @@ def _kth_largest(ordered: Any, k: int, counts: Any) -> Any:
     return prefix, room
 
 
-@kernel
+@part
 def _list(ordered: Any, threshold: Any, room: Any, target: Any) -> None:
     """Indices of the ranks above the threshold and of the first `room` at it."""
     count = 0

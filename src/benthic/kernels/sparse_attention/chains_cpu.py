@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benthic.kernels.numba_kernel import float32s, kernel
+from benthic.kernels.numba_kernel import float32s, kernel, part
 from benthic.kernels.numba_math import fma32
 from benthic.kernels.sparse_attention.tiles import BLOCK
 
@@ -39,13 +39,13 @@ def _chains(
     queries, keys = float32s(queries_at, (BLOCK, dim)), float32s(keys_at, (BLOCK, dim))
     weights, scores = float32s(weights_at, (BLOCK, BLOCK)), float32s(scores_at, (BLOCK, BLOCK))
     sums, turned = float32s(sums_at, (BLOCK, dim)), np.empty((dim, BLOCK), np.float32)
-    score_block(queries, keys, turned, scores, 0)
+    score_block(queries, keys, turned, scores, np.int64(0))
     if wants_sums:
         for head in range(BLOCK):
             add_scaled(weights[head], keys, sums[head])
 
 
-@kernel
+@part
 def score_block(queries: Any, keys: Any, turned: Any, scores: Any, column: int) -> None:
     """scores[h, column + j] = q_h . k_j for up to 64 keys, all keys of a head side by side.
 
@@ -59,7 +59,7 @@ def score_block(queries: Any, keys: Any, turned: Any, scores: Any, column: int) 
         add_scaled(queries[head], turned, scores[head, column : column + BLOCK])
 
 
-@kernel
+@part
 def add_scaled(factors: Any, vectors: Any, total: Any) -> None:
     """total = sum_j factors_j vectors_j, j ascending, from zero; four at a time for fewer loads of the sums."""
     total[:] = 0

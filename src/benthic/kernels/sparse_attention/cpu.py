@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.numba_kernel import float32s, int64s, kernel
+from benthic.kernels.numba_kernel import float32s, int64s, kernel, part
 from benthic.kernels.numba_math import LANES, exp32
 from benthic.kernels.precision import wide
 from benthic.kernels.sparse_attention.addresses import Keys, read_blocks
@@ -100,7 +100,9 @@ def _weigh(
                     weights[tile, :, place * heads : (place + 1) * heads] = 0
                 continue
             for block in range(num_blocks):
-                seen[block] = (row_bias[block * BLOCK : (block + 1) * BLOCK] == 0).any()
+                seen[block] = False
+                for j in range(block * BLOCK, (block + 1) * BLOCK):
+                    seen[block] |= row_bias[j] == 0
             for head in range(heads):
                 row = scores[tile, place, head]
                 top = _add_bias(row, row_bias, seen, np.float32(scale), tops[tile, place, head], lanes)
@@ -114,7 +116,7 @@ def _weigh(
                 denominator[tile, place, head] = total
 
 
-@kernel
+@part
 def _add_bias(row, bias, seen, scale, top, lanes):  # type: ignore[no-untyped-def]
     """Scales and masks a row's scores in place; returns their maximum with `top`."""
     lanes[:] = top
@@ -131,7 +133,7 @@ def _add_bias(row, bias, seen, scale, top, lanes):  # type: ignore[no-untyped-de
     return top
 
 
-@kernel
+@part
 def _exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: ignore[no-untyped-def]
     """Weights [p, query, 64] of one row and head, and their sum in each block.
 
@@ -150,7 +152,7 @@ def _exponentiate(row, bias, seen, top, weights, query, sums, lanes):  # type: i
         sums[block] = sum_block(target, lanes)
 
 
-@kernel
+@part
 def sum_block(values, lanes):  # type: ignore[no-untyped-def]
     """Sum of 64 values: four to a lane, then the lanes in order."""
     for lane in range(LANES):

@@ -15,7 +15,12 @@ from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.sparse_attention.addresses import Keys
 from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend_tiles_ref
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles, TilePlan
-from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, Portion, portion
+from benthic.kernels.sparse_attention.workspace import (
+    DEFAULT_WORKSPACE_BYTES,
+    Portion,
+    attention_block_bytes,
+    portion,
+)
 
 CHAIN_PRICE = 4
 """How many times longer a key takes in a chain than in a product of 64 rows."""
@@ -93,9 +98,7 @@ def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
     if torch.is_grad_enabled() and query.requires_grad:
         return Portion(tiles.num_tiles, tiles.num_blocks)
     _, heads, dim = query.shape
-    rows, wide_bytes = tiles.rows_per_tile * heads, 4
-    # Keys as stored and widened; scores, scaled scores, weights and their casts; partial sums and their cast.
-    block_bytes = wide_bytes * (2 * BLOCK * dim + 4 * rows * BLOCK + 2 * rows * dim)
+    block_bytes = attention_block_bytes(tiles.rows_per_tile, heads, dim)
     return portion(tiles.num_tiles, tiles.num_blocks, block_bytes, workspace_bytes)
 
 

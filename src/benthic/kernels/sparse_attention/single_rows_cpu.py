@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from benthic.kernels.kv_storage.rows_cpu import kv_source, read_kv
-from benthic.kernels.numba_kernel import float32s, int32s, int64s, kernel
+from benthic.kernels.numba_kernel import float32s, inlined, int32s, int64s, kernel, part
 from benthic.kernels.numba_math import LANES, ZERO, exp32
 from benthic.kernels.sparse_attention.addresses import Keys
 from benthic.kernels.sparse_attention.chains_cpu import add_scaled, score_block
@@ -97,7 +96,7 @@ def _attend(
                 target[i] /= divisor
 
 
-@kernel
+@part
 def _list_keys(
     position: int, sequence: int, number: int, window_at: Any, entries_at: Any, picks_at: Any, slots: Any, places: Any
 ) -> int:
@@ -125,7 +124,7 @@ def _list_keys(
     return count
 
 
-@kernel
+@part
 def _cut_blocks(places: Any, ends: Any) -> int:
     """Ends of the runs of places inside one block; returns how many there are."""
     count = 0
@@ -136,7 +135,7 @@ def _cut_blocks(places: Any, ends: Any) -> int:
     return count
 
 
-@kernel
+@part
 def _exponentiate(row: Any, count: int, scale: Any, sink: Any, lanes: Any) -> Any:
     """The first `count` scores to weights in place; returns the maximum of the scaled scores and the sink."""
     lanes[:] = sink
@@ -157,7 +156,7 @@ def _exponentiate(row: Any, count: int, scale: Any, sink: Any, lanes: Any) -> An
     return top
 
 
-@kernel
+@part
 def _sum_values(
     weights: Any, places: Any, ends: Any, vectors: Any, parts: Any, scratch: Any, lanes: Any, target: Any
 ) -> Any:
@@ -180,14 +179,14 @@ def _sum_values(
     return total
 
 
-@njit(inline="always")
+@inlined
 def _with(sums: Any, k: int, value: Any) -> Any:
     """The four sums with number k replaced."""
     a, b, c, d = sums
     return value if k == 0 else a, value if k == 1 else b, value if k == 2 else c, value if k == 3 else d
 
 
-@kernel
+@part
 def _sum_scattered(weights: Any, places: Any, scratch: Any, lanes: Any) -> Any:
     """Sum of a block's 64 weights, zeros for keys that are not listed."""
     for i in range(BLOCK):
@@ -203,7 +202,7 @@ def _sum_scattered(weights: Any, places: Any, scratch: Any, lanes: Any) -> Any:
     return sum_block(scratch, lanes)
 
 
-@njit(inline="always")
+@inlined
 def _fold_four(parts: Any, target: Any) -> None:
     a, b, c, d = parts[0], parts[1], parts[2], parts[3]
     for i in range(target.size):

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.numba_kernel import float32s, int32s, int64s, kernel
+from benthic.kernels.numba_kernel import float32s, int32s, int64s, kernel, part
 from benthic.kernels.sparse_attention.addresses import Blocks
 from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTiles
 
@@ -66,7 +66,7 @@ def _show(
                 target[place] = 0
 
 
-@kernel
+@part
 def _reveal(target, begin, end):  # type: ignore[no-untyped-def]
     for place in range(max(begin, 0), min(end, target.size)):
         target[place] = 0

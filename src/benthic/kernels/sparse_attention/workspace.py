@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
+from benthic.kernels.sparse_attention.tiles import BLOCK
+
 DEFAULT_WORKSPACE_BYTES = 256 << 20
+WIDE_BYTES = 4
 
 
 class Portion(NamedTuple):
@@ -22,3 +25,20 @@ def portion(num_tiles: int, num_blocks: int, block_bytes: int, workspace_bytes: 
     if affordable >= num_blocks:
         return Portion(max(1, min(num_tiles, affordable // num_blocks)), num_blocks)
     return Portion(1, max(4, affordable // 4 * 4))
+
+
+def attention_block_bytes(rows_per_tile: int, heads: int, dim: int) -> int:
+    """Keys as stored and widened; scores, scaled scores, weights and their casts; partial sums and their cast."""
+    rows = rows_per_tile * heads
+    return WIDE_BYTES * (2 * BLOCK * dim + 4 * rows * BLOCK + 2 * rows * dim)
+
+
+def index_block_bytes(rows_per_tile: int, heads: int, dim: int) -> int:
+    """Keys as stored and widened, products and their weighted copy; scores and what selection makes of them."""
+    rows = rows_per_tile * heads
+    return WIDE_BYTES * BLOCK * (2 * dim + 2 * rows + 12 * rows_per_tile)
+
+
+def single_rows_bytes(num_keys: int, heads: int, dim: int) -> int:
+    """What rows one by one take: the keys of one of them, their addresses, and scores."""
+    return num_keys * (WIDE_BYTES * (dim + heads) + 3 * 8)

@@ -77,7 +77,14 @@ class HybridAttention(nn.Module):
         if self.compressor is not None:
             keys, picks = self._compressed(h, index_query, query, context, trace)
         out = sparse_attention(
-            query, keys, context.plan(self.ratio), self.attn_sink, self.dim**-0.5, picks, min_rows=self.min_rows
+            query,
+            keys,
+            context.plan(self.ratio),
+            self.attn_sink,
+            self.dim**-0.5,
+            picks,
+            min_rows=self.min_rows,
+            workspace_bytes=context.workspace_bytes,
         )
         return self._output(apply_rope(out, rope, inverse=True))
 
@@ -144,7 +151,7 @@ class HybridAttention(nn.Module):
                 index_query, gamma, index_keys, query, keys, plan, sink, scale, num_rows
             )
         if selects and not (trace is not None and trace.dense_selection):
-            picks = self.indexer.picks(index_query, gamma, index_keys, plan)
+            picks = self.indexer.picks(index_query, gamma, index_keys, plan, context.workspace_bytes)
         if trace is not None and trace.wants_picks:
             trace.picks[self.layer] = self.indexer.picks_of_rows(picks, plan, num_rows)
         return picks

@@ -23,10 +23,12 @@ class Indexer(nn.Module):
         self.gamma_scale = self.dim**-0.5 * self.heads**-0.5
         self.min_rows = min_rows
 
-    def picks(self, query: Tensor, gamma: Tensor, keys: IndexKeys, plan: TilePlan) -> list[Tensor | None]:
+    def picks(
+        self, query: Tensor, gamma: Tensor, keys: IndexKeys, plan: TilePlan, workspace_bytes: int
+    ) -> list[Tensor | None]:
         """For each group of tiles the entries that stay, int32 [n, Q, k]; None where all visible ones do."""
         return [
-            pick_entries(query, gamma, keys, tiles, self.top_k, min_rows=self.min_rows)
+            pick_entries(query, gamma, keys, tiles, self.top_k, min_rows=self.min_rows, workspace_bytes=workspace_bytes)
             if tiles.max_visible > self.top_k
             else None
             for tiles in plan.groups
