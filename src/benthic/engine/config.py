@@ -33,7 +33,8 @@ class EngineConfig:
     """A request that is not done this long after its arrival ends with an error; None: no limit. A request may ask
     for another."""
     stall_timeout_s: float = 300.0
-    """An engine that has work and finishes no pass for this long reports its state and is taken for dead."""
+    """An engine that is busy with one pass or call for this long, or owes something and shows no sign of life for this
+    long, reports its state and is taken for dead."""
     cache_bytes: int | None = None
     """Memory for cached entries at most; None: what the machine has left. Less is taken where nothing needs more."""
     workspace_bytes: int = 256 << 20

@@ -189,6 +189,9 @@ class EngineLoop:
             self._engine.add(request)
         except (RequestError, CapacityError) as error:
             return [refusal(request, error)]
+        except Exception as error:  # noqa: BLE001 - the border: one request's trouble is not the others'
+            logger.exception("request %r could not be taken", request.request_id)
+            return [refusal(request, EngineError(_text(error)))]
         return []
 
     def _answer(self, call: Call) -> None:
