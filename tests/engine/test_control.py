@@ -18,7 +18,7 @@ from benthic.models.checkpoint import dummy_model, save_checkpoint
 from benthic.models.transformer import Transformer
 from tests.engine.asking import receive_finals
 from tests.engine.conftest import CONFIG, build_model
-from tests.exactness.serving import alone, answers, run
+from tests.exactness.serving import answers, each_alone, serve
 
 SETTINGS = {"max_num_seqs": 4, "cache_bytes": 1 << 26, "debug_checks": True}
 
@@ -71,7 +71,7 @@ def test_a_paused_engine_computes_nothing_and_goes_on_with_the_same_tokens(
     assert engine.stats().num_steps == num_steps
     assert engine.stats().num_running == (2 if mode == "keep" else 0)
     engine.resume()
-    assert answers(finals_of(events + drain(engine))) == alone(small_model, requests)
+    assert answers(finals_of(events + drain(engine))) == each_alone(small_model, requests)
 
 
 def test_aborting_ends_every_request_as_cancelled_and_new_ones_wait_for_resume(small_model: Transformer) -> None:
@@ -103,7 +103,7 @@ def test_after_an_update_every_token_is_that_of_a_fresh_engine_with_the_new_weig
 ) -> None:
     """Three updates, a shared prompt that was cached under each, and a request in the middle of its answer."""
     engine = Engine(own_model, EngineConfig(overlap_steps=overlap_steps, **SETTINGS))  # type: ignore[arg-type]
-    run(engine, [request_of("warm", prompt_len=300)])
+    serve(engine, [request_of("warm", prompt_len=300)])
     for version, seed in enumerate((11, 12, 13), start=1):
         running = request_of(f"running {version}", prompt_len=300, max_tokens=20)
         engine.add(running)
@@ -121,12 +121,12 @@ def test_after_an_update_every_token_is_that_of_a_fresh_engine_with_the_new_weig
             prompt_ids=(*running.prompt_ids, *before),
             params=SamplingParams(max_tokens=20 - len(before), seed=1, logprobs=0, ignore_eos=True),
         )
-        expected = alone(fresh, [continued])["c"]
+        expected = each_alone(fresh, [continued])["c"]
         final = finals_of(later)[running.request_id]
         assert final.token_ids == (*before, *expected[0])  # type: ignore[misc]
         assert final.report is not None and final.report.weight_versions == (version - 1, version)
         new = request_of("new", prompt_len=300)
-        assert answers(run(engine, [new])) == alone(fresh, [new])
+        assert answers(serve(engine, [new])) == each_alone(fresh, [new])
         assert weights_checksum(own_model.state_dict()) == weights_checksum(fresh.state_dict())
 
 
@@ -134,7 +134,7 @@ def test_after_an_update_every_token_is_that_of_a_fresh_engine_with_the_new_weig
 def test_a_bad_update_changes_nothing(own_model: Transformer, damage: str) -> None:
     engine = Engine(own_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
     request = request_of("a")
-    expected = alone(own_model, [request])
+    expected = each_alone(own_model, [request])
     state = other_weights(11)
     checksum = weights_checksum(state)
     if damage == "missing":
@@ -158,11 +158,11 @@ def test_a_bad_update_changes_nothing(own_model: Transformer, damage: str) -> No
 
 def test_other_weights_under_the_same_version_find_nothing_of_the_old_ones(own_model: Transformer) -> None:
     engine = Engine(own_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
-    run(engine, [request_of("warm", prompt_len=300)])
+    serve(engine, [request_of("warm", prompt_len=300)])
     state = other_weights(11)
     engine.update_weights(state, version=0)
     request = request_of("a", prompt_len=300)
-    assert answers(run(engine, [request])) == alone(model_with(state), [request])
+    assert answers(serve(engine, [request])) == each_alone(model_with(state), [request])
 
 
 def test_weights_come_from_a_folder_too(own_model: Transformer, tmp_path: object) -> None:
@@ -171,17 +171,17 @@ def test_weights_come_from_a_folder_too(own_model: Transformer, tmp_path: object
     engine = Engine(own_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
     engine.update_weights(f"{tmp_path}/new", version=7)
     request = request_of("a")
-    assert answers(run(engine, [request])) == alone(fresh, [request])
+    assert answers(serve(engine, [request])) == each_alone(fresh, [request])
     assert engine.stats().weight_version == 7
 
 
 def test_a_flush_forgets_what_nobody_holds(small_model: Transformer) -> None:
     engine = Engine(small_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
-    run(engine, [request_of("a", prompt_len=300)])
+    serve(engine, [request_of("a", prompt_len=300)])
     assert engine.stats().cached_pages > 0
     engine.flush()
     assert (engine.stats().cached_pages, engine.stats().used_pages) == (0, 0)
-    assert run(engine, [request_of("b", prompt_len=300)])["b"].cached_len == 0
+    assert serve(engine, [request_of("b", prompt_len=300)])["b"].cached_len == 0
 
 
 @pytest.mark.parametrize("mode", ["keep", "retract"])
@@ -220,7 +220,7 @@ def test_an_update_that_fails_half_way_keeps_the_old_weights_or_says_that_there_
 ) -> None:
     worker = EngineWorker(Engine(own_model, EngineConfig(overlap_steps=1, **SETTINGS)))  # type: ignore[arg-type]
     request = replace(request_of("a"), params=replace(request_of("a").params, max_tokens=60))
-    expected = alone(own_model, [request])
+    expected = each_alone(own_model, [request])
     checksum = weights_checksum(own_model.state_dict())
     failures = iter([True, not has_old_weights])
 
@@ -251,7 +251,7 @@ def test_an_update_that_fails_half_way_keeps_the_old_weights_or_says_that_there_
         worker.update_weights(other_weights(11), 5).result(20)
         worker.add(request)
         healed = receive_finals(worker, 1)
-        assert answers(healed) == alone(model_with(other_weights(11)), [request])
+        assert answers(healed) == each_alone(model_with(other_weights(11)), [request])
     worker.check().result(20)
     worker.close()
 

@@ -16,7 +16,7 @@ from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.trace import Trace
 from benthic.models.transformer import Transformer
-from tests.exactness.serving import run
+from tests.exactness.serving import serve
 
 SETTINGS = {"max_num_seqs": 4, "cache_bytes": 1 << 26, "keep_routes": True, "keep_picks": True, "debug_checks": True}
 
@@ -62,7 +62,7 @@ def test_a_cold_and_a_warm_prompt_return_what_the_packed_path_chooses(
     engine = Engine(small_model, EngineConfig(drafter=drafter, **SETTINGS, **settings))  # type: ignore[arg-type]
     for name in ("cold", "warm"):
         request = request_of(name)
-        final = run(engine, [request])[name]
+        final = serve(engine, [request])[name]
         assert (final.cached_len > 0) == (name == "warm")
         check(small_model, request, final)
 
@@ -71,7 +71,7 @@ def test_retraction_loses_nothing(small_model: Transformer) -> None:
     requests = [request_of(f"r{length}", prompt_len=length, max_tokens=40) for length in (350, 351, 352)]
     capacity = CacheCapacity(num_pages=6, num_windows=12, num_rows=4, max_len=640)
     engine = Engine(small_model, EngineConfig(admission_headroom=0, **SETTINGS), capacity=capacity)  # type: ignore[arg-type]
-    finals = run(engine, requests)
+    finals = serve(engine, requests)
     assert engine.stats().num_retractions > 0
     for request in requests:
         check(small_model, request, finals[request.request_id])
@@ -81,7 +81,7 @@ def test_forks_have_those_of_their_leaders_prompt(small_model: Transformer) -> N
     requests = [request_of("leader"), request_of("fork", fork_of="leader")]
     engine = Engine(small_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
     engine.add(requests[0])
-    finals = run(engine, requests[1:])
+    finals = serve(engine, requests[1:])
     report = finals["fork"].report
     assert report is not None and report.cut == "fork"
     for request in requests:

@@ -21,7 +21,7 @@ from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.transformer import Transformer
 from tests.engine.conftest import CONFIG
-from tests.exactness.serving import run
+from tests.exactness.serving import serve
 
 
 class RecordingDrafter(MtpDrafter):
@@ -50,7 +50,7 @@ def recorded(
     drafter = RecordingDrafter(model)
     defaults: dict[str, object] = {"max_num_seqs": 4, "cache_bytes": 1 << 26, "draft_adaptive": False}
     config = EngineConfig(drafter="mtp", draft_len=depth, **(defaults | settings))  # type: ignore[arg-type]
-    return drafter, run(Engine(model, config, drafter=drafter), requests)
+    return drafter, serve(Engine(model, config, drafter=drafter), requests)
 
 
 def request_of(name: str, prompt_len: int, max_tokens: int = 12) -> Request:
@@ -133,7 +133,7 @@ def test_chunks_stay_as_small_as_asked_for_with_drafts(small_model: Transformer)
     )
     assert max(drafter.num_rows) <= 16
     assert sum(drafter.num_rows[:13]) >= 200
-    plain = run(Engine(small_model, EngineConfig(cache_bytes=1 << 26)), [request_of("a", 200)])
+    plain = serve(Engine(small_model, EngineConfig(cache_bytes=1 << 26)), [request_of("a", 200)])
     assert finals["a"].token_ids == plain["a"].token_ids
 
 
@@ -146,7 +146,7 @@ def test_a_chain_that_reaches_into_the_next_page_takes_it_or_stays_short(
     drafter = RecordingDrafter(small_model)
     capacity = CacheCapacity(num_pages=4, num_windows=num_windows, num_rows=1, max_len=300)
     config = EngineConfig(max_num_seqs=1, drafter="mtp", draft_len=8, draft_adaptive=False, debug_checks=True)
-    finals = run(Engine(small_model, config, drafter=drafter, capacity=capacity), [request])
+    finals = serve(Engine(small_model, config, drafter=drafter, capacity=capacity), [request])
     check_first_drafts(small_model, drafter, [request], finals)
     assert max(len(drafts) for drafts in drafter.proposed["a"].values()) == 8
 
@@ -158,5 +158,5 @@ def test_a_second_request_takes_the_last_window_and_the_chain_stays_short(small_
     config = EngineConfig(
         max_num_seqs=2, drafter="mtp", draft_len=8, draft_adaptive=False, admission_headroom=0, debug_checks=True
     )
-    finals = run(Engine(small_model, config, drafter=drafter, capacity=capacity), requests)
+    finals = serve(Engine(small_model, config, drafter=drafter, capacity=capacity), requests)
     check_first_drafts(small_model, drafter, requests, finals)

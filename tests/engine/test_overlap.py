@@ -10,7 +10,7 @@ from benthic.engine.request import FinalOutput, Request
 from benthic.engine.sampling import SamplingParams
 from benthic.models.transformer import Transformer
 from tests.engine.scripted_drafter import OracleDrafter
-from tests.exactness.serving import alone, answers, random_requests, run
+from tests.exactness.serving import answers, each_alone, random_requests, serve
 
 
 def late(seed: int) -> OracleDrafter:
@@ -29,8 +29,8 @@ def test_passes_that_end_at_random_times_give_the_answers_of_the_synchronous_loo
         max_num_seqs=4, max_batched_tokens=90, prefill_chunk=50, overlap_steps=1, cache_bytes=1 << 26, debug_checks=True
     )
     engine = Engine(small_model, config, drafter=late(seed))
-    finals = run(engine, [*requests, *again], rng, chance=0.4)
-    assert answers(finals) == alone(small_model, [*requests, *again])
+    finals = serve(engine, [*requests, *again], rng, chance=0.4)
+    assert answers(finals) == each_alone(small_model, [*requests, *again])
     assert engine.stats().used_pages == 0
 
 
@@ -61,7 +61,7 @@ def test_what_looks_back_on_its_tokens_waits_for_them(
         finals |= {event.request_id: event for event in events if isinstance(event, FinalOutput)}
         # Its next pass was not launched before this one's token was known.
         assert not (events and "pass " in engine.describe())
-    assert answers(finals) == alone(small_model, [request])
+    assert answers(finals) == each_alone(small_model, [request])
 
 
 @pytest.mark.parametrize("num_steps", range(5))
@@ -83,14 +83,14 @@ def test_a_request_cancelled_under_a_pass_in_flight_leaves_nothing(small_model: 
         events += engine.step()
     finals = {event.request_id: event for event in events if isinstance(event, FinalOutput)}
     assert finals.pop("gone").finish_reason == "cancelled"
-    assert answers(finals) == alone(small_model, [stays, late_comer])
+    assert answers(finals) == each_alone(small_model, [stays, late_comer])
     assert engine.stats().used_pages == 0
 
 
 def test_a_stop_token_found_a_pass_late_ends_the_request_at_that_token(small_model: Transformer) -> None:
     params = SamplingParams(max_tokens=30, temperature=0.0, ignore_eos=True)
     free = Request(request_id="a", prompt_ids=tuple(range(9, 70)), params=params)
-    tokens = alone(small_model, [free])["a"][0]
+    tokens = each_alone(small_model, [free])["a"][0]
     assert isinstance(tokens, tuple)
     stopped = Request(
         request_id="a",
@@ -98,7 +98,7 @@ def test_a_stop_token_found_a_pass_late_ends_the_request_at_that_token(small_mod
         params=SamplingParams(max_tokens=30, temperature=0.0, stop_token_ids=(tokens[11],), ignore_eos=True),
     )
     engine = Engine(small_model, EngineConfig(overlap_steps=1, cache_bytes=1 << 26, debug_checks=True))
-    assert answers(run(engine, [stopped])) == alone(small_model, [stopped])
+    assert answers(serve(engine, [stopped])) == each_alone(small_model, [stopped])
     assert engine.stats().used_pages == 0
 
 
@@ -123,4 +123,4 @@ def test_a_step_that_fails_in_flight_fails_its_requests_and_the_engine_works_on(
     [final] = [event for event in engine.fail_all("the step failed") if isinstance(event, FinalOutput)]
     assert (final.request_id, final.error) == ("a", "the step failed")
     drafter.fails = False
-    assert answers(run(engine, [request])) == alone(small_model, [request])
+    assert answers(serve(engine, [request])) == each_alone(small_model, [request])

@@ -11,7 +11,7 @@ from benthic.engine.engine import Engine
 from benthic.engine.request import Event, FinalOutput, Request
 from benthic.engine.sampling import SamplingParams
 from benthic.models.transformer import Transformer
-from tests.exactness.serving import alone, answers
+from tests.exactness.serving import answers, each_alone
 
 
 def requests_of(rng: random.Random, count: int) -> list[Request]:
@@ -91,7 +91,7 @@ def soak(model: Transformer, seed: int, count: int) -> None:
     load.run(requests)
     assert len(load.finals) == count
     assert load.engine.stats().used_pages == 0
-    expected, found = alone(model, requests), answers(load.finals)
+    expected, found = each_alone(model, requests), answers(load.finals)
     for name, final in load.finals.items():
         if final.finish_reason == "cancelled":
             assert name in load.cancelled

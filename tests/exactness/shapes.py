@@ -57,7 +57,12 @@ SHAPES = {
 def cases(values: Iterable[Any], by_default: Iterable[Any]) -> list[Any]:
     """All values as cases of a test, those that are not named at night only: every shape, depth and size costs time."""
     chosen = list(by_default)
-    return [value if value in chosen else pytest.param(value, marks=pytest.mark.nightly) for value in values]
+    return [_case(value, [] if value in chosen else [pytest.mark.nightly]) for value in values]
+
+
+def _case(value: Any, marks: list[pytest.MarkDecorator]) -> Any:
+    """A tuple is a case of several arguments."""
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)
 
 
 @cache

@@ -4,6 +4,7 @@ The model is real, small and random; the cache is driven by hand, so that each w
 """
 
 import random
+from itertools import product
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from benthic.cache.row import Row
 from benthic.errors import ConfigError
 from benthic.models.transformer import Transformer
 from tests.exactness.passes import PagedPasses, differing_rows, packed
+from tests.exactness.shapes import cases
 from tests.exactness.test_rows import variant
 
 PAGE = 128
@@ -49,9 +51,13 @@ def test_a_hit_at_every_page_boundary_goes_on_exactly(small_model: Transformer) 
     passes.cache.check()
 
 
-@pytest.mark.parametrize("numerics", ["plain", "quantized"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
-@pytest.mark.parametrize("chunk", [1 << 30, 23], ids=["whole", "in chunks"])
+DTYPES = (torch.float32, torch.bfloat16)
+REPLAYS = [(torch.float32, "plain", 23), (torch.bfloat16, "quantized", 1 << 30)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "numerics", "chunk"), cases(product(DTYPES, ("plain", "quantized"), (1 << 30, 23)), REPLAYS)
+)
 def test_a_replay_is_exact_from_the_last_stored_row_on(
     small_model: Transformer, numerics: str, dtype: torch.dtype, chunk: int
 ) -> None:
@@ -110,7 +116,7 @@ def test_a_gap_is_computed_without_touching_what_is_stored(small_model: Transfor
     assert same(small_model, passes.read(row, ids), ids, 3 * PAGE)
 
 
-@pytest.mark.parametrize("draft_len", [1, 3, 8])
+@pytest.mark.parametrize("draft_len", cases(range(1, 9), [3, 8]))
 def test_rejected_drafts_leave_no_trace(small_model: Transformer, draft_len: int) -> None:
     """Two rows grow by verification with random drafts, of which a random number is right."""
     rng = random.Random(draft_len)
@@ -218,7 +224,7 @@ def test_the_page_size_changes_no_bit(small_model: Transformer, page_size: int) 
     assert same(small_model, passes.read(passes.open(ids), ids, chunk=77), ids, 0)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+@pytest.mark.parametrize("dtype", cases(DTYPES, [torch.bfloat16]))
 def test_the_official_formats_change_no_bit_of_what_quantized_numerics_compute(
     small_model: Transformer, dtype: torch.dtype
 ) -> None:

@@ -16,11 +16,11 @@ from torch import Tensor
 from benthic.engine.engine import Engine
 from benthic.engine.request import FinalOutput, Request
 from benthic.kernels.sample import cpu
-from tests.exactness.probes import Bits, alone, ids, random_request, request
+from tests.exactness.serving import Bits, alone, ids, random_request, request
 from tests.exactness.shapes import SHAPES, engine_config, model_of
 
 RUNS, NIGHTLY_RUNS = 25, 250
-"""Of each engine below: a thousand together at night."""
+"""Of each engine below: a hundred together, a thousand at night."""
 
 ENGINES = {
     "no drafts": {"overlap_steps": 0},
@@ -98,21 +98,22 @@ def load_on(name: str, **changes: object) -> Load:
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_every_run_under_random_load_has_the_same_answer(name: str) -> None:
-    check_one_answer(name, RUNS)
+def test_every_run_under_random_load_has_the_same_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check_one_answer(name, RUNS, capsys)
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_thousand_runs_under_random_load_have_one_answer(name: str) -> None:
-    check_one_answer(name, NIGHTLY_RUNS)
+def test_a_thousand_runs_under_random_load_have_one_answer(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    check_one_answer(name, NIGHTLY_RUNS, capsys)
 
 
-def check_one_answer(name: str, runs: int) -> None:
+def check_one_answer(name: str, runs: int, capsys: pytest.CaptureFixture[str]) -> None:
     load = load_on(name)
     load.run(runs)
-    print(f"{name}: {load.answers.total()} runs, {len(load.answers)} distinct answer(s), hits {dict(load.hits)}")
+    with capsys.disabled():
+        print(f"\n{name}: {load.answers.total()} runs, {len(load.answers)} distinct answer(s), hits {dict(load.hits)}")
     assert load.answers == {alone(model_of(NAME), PROBE, SHAPES[NAME].page_size): load.answers.total()}
     assert len(load.hits) > 1, "the probe was served in one way only"
 

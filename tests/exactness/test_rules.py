@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -15,7 +16,8 @@ from benthic.engine.scoring import packed_logits
 from benthic.models.transformer import Transformer
 from tests.engine.scripted_drafter import OracleDrafter
 from tests.engine.slow_sampling import ruled_logits
-from tests.exactness.serving import alone, answers, run
+from tests.exactness.serving import answers, each_alone, serve
+from tests.exactness.shapes import cases
 
 END = 7
 RULES: dict[str, dict[str, Any]] = {
@@ -51,7 +53,7 @@ def requests_of(
 @pytest.mark.parametrize("name", RULES)
 def test_greedy_tokens_are_the_best_of_the_ruled_logits(small_model: Transformer, name: str) -> None:
     for request in requests_of(RULES[name], temperature=0.0):
-        [(ids, *_)] = alone(small_model, [request]).values()
+        [(ids, *_)] = each_alone(small_model, [request]).values()
         logits = packed_logits(small_model, [*request.prompt_ids, *ids])  # type: ignore[misc]
         stops = frozenset(request.params.stop_token_ids)
         for place, token in enumerate(ids):  # type: ignore[arg-type, var-annotated]
@@ -60,45 +62,51 @@ def test_greedy_tokens_are_the_best_of_the_ruled_logits(small_model: Transformer
             assert token == max(range(512), key=lambda v: (ruled[v], -v))
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("settings", [{"drafter": "mtp"}, {"drafter": "ngram"}, {"overlap_steps": 1}], ids=str)
-def test_drafts_and_passes_ahead_change_no_token(small_model: Transformer, name: str, settings: dict[str, Any]) -> None:
+SETTINGS: dict[str, dict[str, Any]] = {
+    "mtp": {"drafter": "mtp"}, "ngram": {"drafter": "ngram"}, "a pass ahead": {"overlap_steps": 1}
+}  # fmt: skip
+BY_DEFAULT = [*((name, "mtp") for name in RULES), ("all", "ngram"), ("all", "a pass ahead"), ("budget", "a pass ahead")]
+
+
+@pytest.mark.parametrize(("name", "setting"), cases(product(RULES, SETTINGS), BY_DEFAULT))
+def test_drafts_and_passes_ahead_change_no_token(small_model: Transformer, name: str, setting: str) -> None:
     requests = requests_of(RULES[name])
-    engine = Engine(small_model, EngineConfig(max_num_seqs=4, draft_len=3, debug_checks=True, **settings))
-    assert answers(run(engine, requests)) == alone(small_model, requests)
+    engine = Engine(small_model, EngineConfig(max_num_seqs=4, draft_len=3, debug_checks=True, **SETTINGS[setting]))
+    assert answers(serve(engine, requests)) == each_alone(small_model, requests)
 
 
-@pytest.mark.parametrize("error_rate", [0.0, 0.3], ids=["all right", "some wrong"])
-@pytest.mark.parametrize("name", ["min_tokens", "all"])
+@pytest.mark.parametrize(
+    ("name", "error_rate"), cases(product(("min_tokens", "all"), (0.0, 0.3)), [("all", 0.0), ("min_tokens", 0.3)])
+)
 def test_rules_that_begin_or_end_inside_a_verified_window_are_kept(
     small_model: Transformer, name: str, error_rate: float
 ) -> None:
     requests = requests_of(RULES[name])
-    expected = alone(small_model, requests)
+    expected = each_alone(small_model, requests)
     # The drafter knows what comes without the rules: it is wrong wherever they change something, and goes on beyond
     # stop tokens and forced ends.
     free = [replace(r, params=replace(r.params, stop_token_ids=(), min_tokens=0)) for r in requests]
     known = {
         r.request_id: [*r.prompt_ids, *found[0]]
-        for r, found in zip(free, alone(small_model, free).values(), strict=True)
+        for r, found in zip(free, each_alone(small_model, free).values(), strict=True)
     }  # type: ignore[misc]
     for depth in (1, 4, 8):
         config = EngineConfig(max_num_seqs=4, drafter="ngram", draft_len=depth, draft_adaptive=False)
         engine = Engine(small_model, config, drafter=OracleDrafter(known, error_rate=error_rate, seed=depth))
-        assert answers(run(engine, requests)) == expected
+        assert answers(serve(engine, requests)) == expected
 
 
-@pytest.mark.parametrize("offset", range(6))
+@pytest.mark.parametrize("offset", cases(range(6), [0, 3, 5]))
 def test_a_forced_end_falls_on_any_place_of_a_window(small_model: Transformer, offset: int) -> None:
     rules = {"thinking_budget": 8 + offset, "reasoning_end_id": END, "logit_bias": {END: -100.0}}
     requests = requests_of(rules)
-    expected = alone(small_model, requests)
+    expected = each_alone(small_model, requests)
     for ids, *_ in expected.values():
         assert ids.index(END) == 8 + offset  # type: ignore[attr-defined]
         assert END not in ids[8 + offset + 1 :]  # type: ignore[index]
     known = {r.request_id: [*r.prompt_ids, *expected[r.request_id][0]] for r in requests}  # type: ignore[misc]
     config = EngineConfig(max_num_seqs=4, drafter="ngram", draft_len=5, draft_adaptive=False)
-    assert answers(run(Engine(small_model, config, drafter=OracleDrafter(known)), requests)) == expected
+    assert answers(serve(Engine(small_model, config, drafter=OracleDrafter(known)), requests)) == expected
 
 
 def test_rules_survive_retraction(small_model: Transformer) -> None:
@@ -106,6 +114,6 @@ def test_rules_survive_retraction(small_model: Transformer) -> None:
     requests = [replace(requests_of(own, prompt_lens=(115,))[0], request_id=str(i)) for i, own in enumerate(rules)]
     capacity = CacheCapacity(num_pages=5, num_windows=10, num_rows=4, max_len=256)
     engine = Engine(small_model, EngineConfig(max_num_seqs=4, admission_headroom=0), capacity=capacity)
-    finals = run(engine, requests)
-    assert answers(finals) == alone(small_model, requests)
+    finals = serve(engine, requests, random.Random(0), 0.4)  # one after the other, so that each begins
+    assert answers(finals) == each_alone(small_model, requests)
     assert sum(final.report.num_retractions for final in finals.values() if final.report) > 0
