@@ -117,3 +117,15 @@ def test_an_answer_that_takes_too_long_ends_with_an_error_also_while_paused(llm:
         llm.generate([PROMPT], GREEDY, timeout_s=0)
     with pytest.raises(RequestError, match="priority is 101"):
         llm.generate([PROMPT], GREEDY, priority=101)
+
+
+def test_a_version_stands_for_one_set_of_weights(llm: LLM) -> None:
+    first, second = build_model(seed=2).state_dict(), build_model(seed=3).state_dict()
+    assert llm.update_weights(first, version=7) == 7
+    for version in (7, 3):
+        with pytest.raises(RequestError, match=f"the weights' version is {version}"):
+            llm.update_weights(second, version=version)
+    assert llm.update_weights(second) == 8
+    assert llm.update_weights(first, version=7) == 7
+    with pytest.raises(RequestError, match="it must be an integer"):
+        llm.update_weights(second, version="new")  # type: ignore[arg-type]

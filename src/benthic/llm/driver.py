@@ -5,9 +5,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from benthic.engine.call_checks import check_weight_version
 from benthic.engine.engine import Engine, PauseMode
 from benthic.engine.request import Event, FinalOutput
 from benthic.engine.stats import EngineStats
+from benthic.engine.weight_versions import WeightVersions
 from benthic.engine.weights import WeightSource
 from benthic.errors import RequestError
 from benthic.llm.answers import OpenAnswer, OpenPrompt
@@ -26,6 +28,7 @@ class EngineDriver:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
+        self._versions = WeightVersions(engine.stats().weight_version)
         self._between_steps = threading.Condition()
         self._held: list[Event] = []
         """What control calls brought, for whoever drives."""
@@ -79,10 +82,18 @@ class EngineDriver:
             self._between_steps.notify_all()
 
     def update_weights(self, source: WeightSource, version: int | None, checksum: str | None) -> int:
-        """See `Engine.update_weights`; the version in force."""
+        """See `Engine.update_weights`; the version in force, which never stood for other weights."""
+        check_weight_version(version)
+        chosen: list[tuple[int, str]] = []
+
+        def choose(found: str) -> int:
+            chosen.append((self._versions.choose(version, found, self.engine.weights_checksum), found))
+            return chosen[0][0]
+
         with self._between_steps:
-            self._held += self.engine.update_weights(source, version, checksum)
-            return self.engine.stats().weight_version
+            self._held += self.engine.take_weights(source, checksum, choose)
+            self._versions.installed(*chosen[0])
+            return chosen[0][0]
 
     def flush(self) -> None:
         """See `Engine.flush`."""

@@ -190,7 +190,8 @@ class LLM:
 
         Args:
             source: a state dict of the model, a file of `write_weights`, or a checkpoint folder.
-            version: stamped on every later token; None: one more than now.
+            version: stamped on every later token; None: one more than any so far. Versions go forward, and back only
+                to the very weights that had that version.
             checksum: `weights_checksum` of what the sender sent.
 
         Returns:
@@ -198,6 +199,7 @@ class LLM:
 
         Raises:
             CheckpointError: they cannot be taken; then the old ones stay.
+            RequestError: the version is none, or stood for other weights.
         """
         return self._open_driver().update_weights(source, version, checksum)
 
