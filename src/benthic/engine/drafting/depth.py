@@ -21,10 +21,10 @@ TRUSTED_PASSES = 2
 """Passes of one kind from which on their own mean is believed and not the fit."""
 PRIOR_WEIGHT = 0.02
 """Of the prior of the fit against one pass."""
-SWEEP = (8, 4, 3, 2, 1, 0)
-"""Depths of the first passes, as far as they are allowed."""
+SWEEP = (2, 1)
+"""Depths of the first passes, as far as they are allowed: short answers leave no time for more."""
 SWEEP_PASSES = 3
-"""Passes of each: the first still verifies drafts of the depth before."""
+"""Passes of each: the first still verifies drafts of the depth before, and two are believed."""
 PROBE_EVERY = 64
 """One pass in so many drafts one token more or less, to see whether that would pay by now."""
 FIRST_RATE = 0.6
