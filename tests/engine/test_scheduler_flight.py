@@ -1,6 +1,10 @@
 """Passes in flight, requests that end meanwhile, drafts and forks."""
 
+from typing import Any
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from benthic.engine.request import FinalOutput, RowExtras, TokenEvent
 from benthic.engine.sequence import Phase
@@ -260,16 +264,17 @@ def test_a_sibling_that_comes_after_the_leaders_prompt_is_an_ordinary_request() 
 
 
 class Extras:
-    """Remembers which positions were written, as (sequence number, position)."""
+    """Remembers which positions were written, as "routes" of (sequence number, position)."""
 
     def __init__(self) -> None:
-        self.rows: dict[int, object] = {}
+        self.rows: dict[int, NDArray[Any]] = {}
 
     def write(self, start: int, extras: RowExtras) -> None:
-        self.rows.update({start + place: row for place, row in enumerate(extras.routes or ())})
+        assert extras.routes is not None
+        self.rows.update({start + place: row for place, row in enumerate(extras.routes)})
 
     def read(self, start: int, end: int) -> RowExtras:
-        return RowExtras([self.rows[place] for place in range(start, end)], None)  # type: ignore[arg-type]
+        return RowExtras(np.stack([self.rows[place] for place in range(start, end)]), None)
 
     def page(self, number: int) -> RowExtras:
         return self.read(16 * number, 16 * number + 16)
@@ -289,15 +294,19 @@ def test_extras_of_cached_and_computed_tokens_are_returned_together() -> None:
         while driver.scheduler.num_running or driver.scheduler.num_waiting:
             plan = driver.launch()
             rows = [
-                RowExtras([(c.sequence.number, p) for p in range(c.start, c.start + c.length)], None)  # type: ignore[arg-type]
+                RowExtras(np.array([[[c.sequence.number, p]] for p in range(c.start, c.start + c.length)]), None)
                 for c in plan.chunks
             ]
             driver.commit(gives(plan, {}, extras=tuple(rows)))
     finals = {event.request_id: event.extras for event in driver.events if isinstance(event, FinalOutput)}
-    assert finals["r0"] is not None and finals["r1"] is not None and finals["r2"] is not None
-    assert finals["r0"].routes == [(0, place) for place in range(102)]
-    assert finals["r1"].routes == [(0 if place < 96 else 1, place) for place in range(102)]
-    assert finals["r2"].routes == [(0 if place < 96 else 1 if place < 99 else 2, place) for place in range(102)]
+    computed_by = {
+        name: [tuple(route) for [route] in extras.routes.tolist()]
+        for name, extras in finals.items()
+        if extras is not None and extras.routes is not None
+    }
+    assert computed_by["r0"] == [(0, place) for place in range(102)]
+    assert computed_by["r1"] == [(0 if place < 96 else 1, place) for place in range(102)]
+    assert computed_by["r2"] == [(0 if place < 96 else 1 if place < 99 else 2, place) for place in range(102)]
 
 
 def test_token_events_come_in_the_order_of_their_indices() -> None:
