@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from benthic.engine.messages import Start
 from benthic.engine.process import EngineProcess
 from benthic.engine.request import FinalOutput, TokenEvent
-from benthic.engine.supervisor import RestartPolicy, Restarts
+from benthic.engine.supervisor import ChildProcess, RestartPolicy, Restarts
 from benthic.errors import CheckpointError, ConfigError, EngineError, RequestError
 from tests.engine.asking import first_event, held, is_running, receive_finals, request_of, until
 from tests.engine.fakes import DIES, FAILS, HANGS, fake_spec
@@ -332,6 +333,24 @@ def test_closing_while_the_child_still_loads_ends_at_once() -> None:
     assert time.monotonic() - began < 3
     with pytest.raises(EngineError, match="closed"):
         engine.wait_ready(1)
+
+
+def test_closing_before_the_child_is_there_ends_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_closed = threading.Event()
+
+    def made_late(start: Start) -> ChildProcess:
+        assert is_closed.wait(20)
+        return ChildProcess(start)
+
+    monkeypatch.setattr("benthic.engine.process.ChildProcess", made_late)
+    engine = EngineProcess(fake_spec(), restarts=SOON)
+    engine.start()
+    closer = threading.Thread(target=engine.close)
+    closer.start()
+    assert until(lambda: engine.state == "closed")
+    is_closed.set()
+    closer.join(10)
+    assert not closer.is_alive()
 
 
 def test_an_engine_closed_before_its_start_answers_what_came() -> None:

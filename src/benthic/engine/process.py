@@ -219,6 +219,8 @@ class EngineProcess(EngineHandle):
             return self._mourn(f"could not be started: {error}")
         with self._lock:
             self._child = child
+            if self._state == "closed":  # before there was a child to tell
+                child.kill()
         cause = ""
         try:
             cause = self._listen(child)
