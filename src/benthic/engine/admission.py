@@ -143,11 +143,10 @@ class Admission:
 
     def pages_to_come(self, sequence: Sequence) -> int:
         """Pages that a sequence, running or not, will take within its headroom."""
-        target = min(sequence.known_len + self._headroom, sequence.limit_len)
-        row = sequence.row
-        return self._missing_pages(target, row)
+        return self._pages_to_come(sequence, sequence.row)
 
-    def _missing_pages(self, target_len: int, row: Row | None) -> int:
+    def _pages_to_come(self, sequence: Sequence, row: Row | None) -> int:
+        target_len = min(sequence.known_len + self._headroom, sequence.limit_len)
         held = 0 if row is None else max(row.allocated_len, row.stored_len) // self._page_size
         return max(0, -(-target_len // self._page_size) - held)
 
@@ -156,12 +155,11 @@ class Admission:
         cache, request = self._cache, sequence.request
         use_cache = self.shares_cache(sequence)
         namespace = (*self.namespace, request.cache_salt)
-        to_come = sum(map(self.pages_to_come, running))
-        is_tight = bool(running) and to_come + self.pages_to_come(sequence) > available_pages(cache)
-        target = min(sequence.known_len + self._headroom, sequence.limit_len)
+        to_come, own = sum(map(self.pages_to_come, running)), self.pages_to_come(sequence)
+        is_tight = bool(running) and to_come + own > available_pages(cache)
         if is_tight:
             shared = cache.match(sequence.tokens, namespace).compressed_len if use_cache else 0
-            if to_come + self._missing_pages(target, None) - shared // self._page_size > available_pages(cache):
+            if to_come + own - shared // self._page_size > available_pages(cache):
                 return None
         row = cache.open(
             sequence.tokens,
@@ -170,7 +168,7 @@ class Admission:
             use_cache=use_cache,
             need_extras=sequence.needs_extras,
         )
-        if row is not None and is_tight and to_come + self._missing_pages(target, row) > available_pages(cache):
+        if row is not None and is_tight and to_come + self._pages_to_come(sequence, row) > available_pages(cache):
             cache.close(row, finished=False)
             return None
         return row

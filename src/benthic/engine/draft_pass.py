@@ -10,7 +10,7 @@ from benthic.engine.drafting.protocol import ComputedPass
 from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk
 from benthic.engine.sampler import PendingSamples, draw_tokens
-from benthic.engine.speculate import Verified
+from benthic.engine.speculate import Verified, tokens_that_count
 from benthic.models.context import AttentionContext, Rows
 
 ContextOf = Callable[[Rows], AttentionContext]
@@ -25,12 +25,9 @@ class DraftedEnds:
         self._chunks, self._context_of, self._min_rows = sampled.chunks, context_of, min_rows
         self.last_rows = sampled.row_index[verified.last_places]
         self._device = self.last_rows.device
-        tokens, num_accepted = samples.token_ids.tolist(), verified.num_accepted.tolist()
-        self._runs: list[tuple[int, ...]] = []
-        first = 0
-        for chunk, accepted in zip(self._chunks, num_accepted, strict=True):
-            self._runs.append(tuple(tokens[first : first + accepted + 1]))
-            first += 1 + len(chunk.drafts)
+        tokens: list[int] = samples.token_ids.tolist()
+        num_accepted = verified.num_accepted.tolist()
+        self._runs = tokens_that_count(tokens, (len(chunk.drafts) for chunk in self._chunks), num_accepted)
         self.newest_ids = tuple(run[-1] for run in self._runs)
         self.last_positions = tuple(
             _first_sampled(chunk) + accepted for chunk, accepted in zip(self._chunks, num_accepted, strict=True)

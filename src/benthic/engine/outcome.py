@@ -10,6 +10,7 @@ from benthic.engine.plan import SampledToken, StepPlan, StepResult
 from benthic.engine.request import TokenLogprobs
 from benthic.engine.sampler import PendingSamples
 from benthic.engine.scoring import PendingLogprobs
+from benthic.engine.speculate import tokens_that_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,7 @@ class Outcome:
         if self.num_accepted is None:
             return tuple((token,) for token in tokens)
         [accepted] = self.num_accepted.wait()
-        runs, first = [], 0
-        for chunk, count in zip(self.plan.sampling, accepted.tolist(), strict=True):
-            runs.append(tokens[first : first + count + 1])
-            first += 1 + len(chunk.drafts)
-        return tuple(runs)
+        return tokens_that_count(tokens, (len(chunk.drafts) for chunk in self.plan.sampling), accepted.tolist())
 
     def _prompt_logprobs(self) -> tuple[tuple[TokenLogprobs, ...], ...]:
         if not self.scores:

@@ -66,12 +66,9 @@ def sample_rows(logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
 
 def draw_tokens(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
     """The tokens alone, int64 [N] on the logits' device: for guesses, which nobody reports on."""
-    return _draw(apply_rules(logits, rows), rows)
-
-
-def _draw(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
-    """One copy to the device holds all settings: its rows are int64, or float64 seen as such."""
+    logits = apply_rules(logits, rows)
     settings = [row.sequence.request.params for row in rows]
+    # One copy to the device holds all settings: its rows are int64, or float64 seen as such.
     host = np.empty((6, len(rows)), np.int64)
     host[0] = [row.sequence.seed for row in rows]
     host[1] = [row.position for row in rows]

@@ -6,13 +6,16 @@ after the right prefix, so its own token counts too. The first wrong draft ends 
 is the last one that counts. Without drafts that is the one token of a plain step.
 """
 
+from collections.abc import Iterable
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+Token = TypeVar("Token")
 
 NO_TOKEN = -1
 """Equals no token, so a place that holds it ends every run."""
@@ -61,3 +64,14 @@ def verify(drawn: Tensor, places: Tensor, drafts: Tensor) -> Verified:
     num_accepted = (own[:, :-1] == drafts).to(torch.int64).cumprod(1).sum(1)
     where = num_accepted[:, None]
     return Verified(num_accepted, own.gather(1, where)[:, 0], places.gather(1, where)[:, 0])
+
+
+def tokens_that_count(
+    drawn: Seq[Token], num_drafts: Iterable[int], num_accepted: Iterable[int]
+) -> tuple[tuple[Token, ...], ...]:
+    """Of the N drawn tokens those of each sequence's run: one, and one more for each right draft."""
+    runs, first = [], 0
+    for drafts, accepted in zip(num_drafts, num_accepted, strict=True):
+        runs.append(tuple(drawn[first : first + accepted + 1]))
+        first += 1 + drafts
+    return tuple(runs)

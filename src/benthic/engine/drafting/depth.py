@@ -149,9 +149,10 @@ class DepthPolicy:
         """Depths of the requests that get a token in the next pass."""
         if not self._is_adaptive or not self.max_depth or not request_ids:
             return [self.max_depth] * len(request_ids)
+        first_depth = self._first_depths[self._num_chosen] if self.is_sweeping else None
         self._num_chosen += 1
-        if self._num_chosen <= len(self._first_depths):
-            return [self._first_depths[self._num_chosen - 1]] * len(request_ids)
+        if first_depth is not None:
+            return [first_depth] * len(request_ids)
         pool = self._pool_rates()
         known = self._requests
         rates = [known[name].rates(pool, REQUEST_PRIOR) if name in known else pool for name in request_ids]
