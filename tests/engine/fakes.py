@@ -64,21 +64,48 @@ def content_of(source: Source) -> str:
     path = Path(source)
     if not path.exists():
         raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
-    return path.read_text() if path.is_file() else "\n".join(file.read_text() for file in sorted(path.iterdir()))
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    return "\n".join(file.read_text(encoding="utf-8", errors="replace") for file in files)
 
 
-class FakeEngine:
+class EngineStub:
+    """What engines without a model have in common; they say what becomes of requests and weights."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+        self.version = 0
+        self.pause_mode: PauseMode | None = None
+        self.live: dict[str, Any] = {}
+        self.cancelled: dict[str, FinishReason] = {}
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        if request_id in self.live:
+            self.cancelled[request_id] = reason
+
+    def has_work(self) -> bool:
+        return any(name in self.live for name in self.cancelled) if self.pause_mode else bool(self.live)
+
+    def resume(self) -> None:
+        self.pause_mode = None
+
+    def idle_s(self) -> float:
+        return math.inf
+
+    @property
+    def is_sound(self) -> bool:
+        return True
+
+    def flush(self) -> None: ...
+
+
+class FakeEngine(EngineStub):
     """Token i of an answer is i; one token a request a step. A page for each live request."""
 
     def __init__(self, step_s: float = 0.0) -> None:
-        self.step_s = step_s
-        self.version = 0
+        super().__init__(step_s)
         self.content = "at start"
-        self.pause_mode: PauseMode | None = None
         self.pages: set[str] = set()
-        self.live: dict[str, Request] = {}
         self.generated: dict[str, list[int]] = {}
-        self.cancelled: dict[str, FinishReason] = {}
         self.num_finished = 0
         self.is_released = False
 
@@ -88,13 +115,6 @@ class FakeEngine:
         self.live[request.request_id] = request
         self.generated[request.request_id] = []
         self.pages.add(request.request_id)
-
-    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
-        if request_id in self.live:
-            self.cancelled[request_id] = reason
-
-    def has_work(self) -> bool:
-        return bool(self.cancelled) if self.pause_mode else bool(self.live)
 
     def step(self) -> list[Event]:
         events: list[Event] = [self._end(name, reason) for name, reason in self.cancelled.items()]
@@ -128,16 +148,6 @@ class FakeEngine:
         self.pause_mode = mode
         return [self._end(name, "cancelled") for name in list(self.live)] if mode == "abort" else []
 
-    def resume(self) -> None:
-        self.pause_mode = None
-
-    def idle_s(self) -> float:
-        return math.inf
-
-    @property
-    def is_sound(self) -> bool:
-        return True
-
     def take_weights(self, source: Source, checksum: str | None, choose_version: Callable[[str], int]) -> list[Event]:
         found = content_of(source)
         if checksum not in (None, found):
@@ -154,9 +164,6 @@ class FakeEngine:
 
     def weights_checksum(self) -> str:
         return self.content
-
-    def flush(self) -> None:
-        pass
 
     def describe(self) -> str:
         return f"fake engine: {len(self.live)} live, paused {self.pause_mode}, weights {self.content}"

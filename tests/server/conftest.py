@@ -2,10 +2,9 @@
 
 import itertools
 import json
-import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -43,23 +42,21 @@ from benthic.server.launch import DrainingServer
 from benthic.server.listen import bind
 from benthic.server.service import Service
 from benthic.text.tokenizer import Tokenizer
+from tests.engine.fakes import EngineStub
 
 TINY = Path(benthic.__file__).parent / "assets" / "tiny"
 CONTEXT_LEN = 512
 
 
-class ScriptedEngine:
+class ScriptedEngine(EngineStub):
     """An engine that answers every request with the same ids, one a step, and remembers what was cancelled."""
 
     def __init__(self, script: Sequence[int], *, step_s: float = 0.0, context_len: int = CONTEXT_LEN) -> None:
+        super().__init__(step_s)
         self.max_model_len = context_len
         self.script = list(script)
-        self.step_s = step_s
         self.requests: list[Request] = []
-        self.cancelled: dict[str, FinishReason] = {}
         self.failing = False
-        self.pause_mode: PauseMode | None = None
-        self.version = 0
         self.cached_len = 0
         self.drafts = (0, 0)
         """Drafted and accepted tokens of every request."""
@@ -67,35 +64,17 @@ class ScriptedEngine:
         """What `add` raises."""
         self.ends: tuple[str, ErrorKind] | None = None
         """The error that ends every request after its first token."""
-        self._live: dict[str, tuple[Request, Iterator[tuple[int, int]]]] = {}
 
     def add(self, request: Request) -> None:
         self.requests.append(request)
         if self.refuses is not None:
             raise self.refuses
         script = self.script if not request.params.ignore_eos else itertools.cycle(self.script)
-        self._live[request.request_id] = (request, enumerate(script))
-
-    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
-        if request_id in self._live:
-            self.cancelled[request_id] = reason
-
-    def has_work(self) -> bool:
-        return any(name in self._live for name in self.cancelled) if self.pause_mode else bool(self._live)
+        self.live[request.request_id] = (request, enumerate(script))
 
     def pause(self, mode: PauseMode) -> list[Event]:
         self.pause_mode = mode
         return self.fail_all("paused") if mode == "abort" else []
-
-    def resume(self) -> None:
-        self.pause_mode = None
-
-    def idle_s(self) -> float:
-        return math.inf
-
-    @property
-    def is_sound(self) -> bool:
-        return True
 
     def take_weights(self, source: Any, checksum: str | None, choose_version: Callable[[str], int]) -> list[Event]:
         if not Path(source).exists():
@@ -106,10 +85,8 @@ class ScriptedEngine:
     def weights_checksum(self) -> str:
         return "at start"
 
-    def flush(self) -> None: ...
-
     def describe(self) -> str:
-        return f"scripted: {len(self._live)} live"
+        return f"scripted: {len(self.live)} live"
 
     def check_laws(self) -> None: ...
 
@@ -118,20 +95,20 @@ class ScriptedEngine:
         if self.failing:
             raise RuntimeError("scripted failure")
         events: list[Event] = []
-        for request_id in list(self._live):
+        for request_id in list(self.live):
             events += self._advance(request_id)
         return events
 
     def fail_all(self, error: str) -> list[Event]:
-        events: list[Event] = [self._final(name, (), "error", error) for name in self._live]
-        self._live.clear()
+        events: list[Event] = [self._final(name, (), "error", error) for name in self.live]
+        self.live.clear()
         return events
 
     def stats(self) -> EngineStats:
-        return EngineStats(num_running=len(self._live), weight_version=self.version)
+        return EngineStats(num_running=len(self.live), weight_version=self.version)
 
     def _advance(self, request_id: str) -> list[Event]:
-        request, tokens = self._live[request_id]
+        request, tokens = self.live[request_id]
         if request_id in self.cancelled:
             return [self._end(request_id, (), self.cancelled[request_id])]
         if request.params.max_tokens == 0:
@@ -158,7 +135,7 @@ class ScriptedEngine:
         kind: ErrorKind = "engine",
     ) -> Event:
         final = self._final(request_id, ids, reason, error, kind)
-        del self._live[request_id]
+        del self.live[request_id]
         return final
 
     def _final(
@@ -169,7 +146,7 @@ class ScriptedEngine:
         error: str | None,
         kind: ErrorKind = "engine",
     ) -> FinalOutput:
-        request = self._live[request_id][0]
+        request = self.live[request_id][0]
         prompt_len = len(request.prompt_ids)
         num_scored = 0 if request.params.prompt_logprobs is None else prompt_len - 1
         routes = np.arange((prompt_len + len(ids) - 1) * 2, dtype=np.uint16).reshape(-1, 1, 2)
