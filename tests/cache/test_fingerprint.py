@@ -18,7 +18,7 @@ from tests.cache.fingerprint import Ints, config, evaluate, generate
 from tests.cache.scripts import Script, options_of, run_scripts
 
 A_TEST = 100
-BY_DEFAULT, AT_NIGHT = range(0, 200, A_TEST), range(200, 1000, A_TEST)
+BY_DEFAULT, AT_NIGHT = range(0, 500, A_TEST), range(500, 1000, A_TEST)
 
 
 def least_ring_len(geometry: CacheGeometry, ratio: int) -> int:
