@@ -178,6 +178,16 @@ def test_extras_come_back_with_the_pages_and_pages_without_are_not_reused_where_
     assert [node.extras for node in picky.path] == ["routes 0", "routes 1", "routes 2", None, "late 4"]
 
 
+def test_a_replayed_page_takes_no_extras_for_not_even_its_last_rows_are_exact_in_the_last_layer() -> None:
+    cache, tokens = small_cache(window=16, policy="none"), list(range(100))
+    serve(cache, tokens)
+    row = begin(cache, tokens)
+    assert (row.start_len, row.stored_len, row.exact_len, row.whole_from) == (50, 96, 80, 96)
+    cache.grow(row, 100)
+    cache.commit(row, 100, tokens, lambda page: f"inexact {page}")
+    assert [node.extras for node in row.path] == [None] * 6
+
+
 def test_room_says_exactly_how_far_a_row_can_grow() -> None:
     cache, tokens = small_cache(num_pages=5, num_windows=3), list(range(80))
     row = begin(cache, tokens)

@@ -1,6 +1,7 @@
 """Routes and picks come back for every token: computed, cached, replayed, guessed, retracted or forked alike."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from benthic.cache.geometry import CacheCapacity
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
-from benthic.engine.request import FinalOutput, Request, RowExtras
+from benthic.engine.request import FinalOutput, Request, RowExtras, TokenEvent
 from benthic.engine.sampling import SamplingParams
 from benthic.errors import RequestError
 from benthic.models.packed import PackedContext
@@ -65,6 +66,37 @@ def test_a_cold_and_a_warm_prompt_return_what_the_packed_path_chooses(
         final = serve(engine, [request])[name]
         assert (final.cached_len > 0) == (name == "warm")
         check(small_model, request, final)
+
+
+@pytest.mark.parametrize("retention", ["boundaries", "none"])
+@pytest.mark.parametrize("chunk", [512, 100])
+def test_a_replay_writes_nothing_over_what_was_cached_with_the_pages(
+    small_model: Transformer, retention: str, chunk: int
+) -> None:
+    """A replay begins without a window, so what its rows choose in the upper layers is not what the tokens chose."""
+    config = EngineConfig(retention=retention, max_batched_tokens=chunk, prefill_chunk=chunk, **SETTINGS)  # type: ignore[arg-type]
+    engine = Engine(small_model, config)
+    first = request_of("first", prompt_len=1100)
+    serve(engine, [first])
+    branch = replace(first, request_id="branch", prompt_ids=(*first.prompt_ids[:900], 11, 12))
+    longer = replace(branch, request_id="longer", prompt_ids=(*branch.prompt_ids, *range(20, 200)))
+    for request in (branch, longer, replace(first, request_id="again")):
+        final = serve(engine, [request])[request.request_id]
+        assert request is not branch or (final.report is not None and final.report.replayed > 0)
+        check(small_model, request, final)
+
+
+def test_a_retracted_sequence_that_replays_keeps_what_its_rows_chose_at_first(small_model: Transformer) -> None:
+    request = request_of("r", prompt_len=1000, max_tokens=40)
+    engine = Engine(small_model, EngineConfig(retention="none", **SETTINGS))  # type: ignore[arg-type]
+    engine.add(request)
+    while not any(isinstance(event, TokenEvent) for event in engine.step()):
+        pass
+    engine.pause("retract")
+    engine.resume()
+    final = serve(engine, [])["r"]
+    assert final.report is not None and final.report.replayed > 0
+    check(small_model, request, final)
 
 
 def test_retraction_loses_nothing(small_model: Transformer) -> None:

@@ -312,7 +312,7 @@ class CacheManager:
             self._publish(row, page, page_key(tokens, page * self._page_size, (page + 1) * self._page_size))
         node = row.path[page]
         row.num_completed = page + 1
-        if extras is not None and node.extras is None and page * self._page_size >= row.exact_len:
+        if extras is not None and node.extras is None and page * self._page_size >= row.whole_from:
             node.extras = extras(page)
         own = int(self.tables.windows[row.index, page])
         if node.window:

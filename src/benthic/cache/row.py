@@ -51,6 +51,11 @@ class Row:
         """Tokens that are computed although their entries exist, to rebuild windows and rings."""
         return max(0, self.stored_len - self.start_len)
 
+    @property
+    def whole_from(self) -> int:
+        """From here on all that a row computes is exact, in the last layer too; a replay's own rows are not."""
+        return self.stored_len if self.exact_len else 0
+
     def copy(self, allocated_len: int) -> "Row":
         """The committed part of this row, without an index: it begins to compute where this one has come to."""
         return replace(

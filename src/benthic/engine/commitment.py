@@ -8,8 +8,8 @@ from typing import Protocol
 
 from benthic.cache.manager import CacheManager
 from benthic.engine.plan import SampledToken, ScheduledChunk, StepPlan, StepResult
-from benthic.engine.request import ErrorKind, Event, FinalOutput, FinishReason
-from benthic.engine.sequence import Phase, Sequence
+from benthic.engine.request import ErrorKind, Event, FinalOutput, FinishReason, RowExtras
+from benthic.engine.sequence import ExtrasBuffer, Phase, Sequence
 
 
 class Finish(Protocol):
@@ -94,9 +94,18 @@ def _keep_what_rows_gave(chunk: ScheduledChunk, result: StepResult, place: int) 
     if result.extras and sequence.extras is not None:
         extras = result.extras[place]
         assert extras is not None, sequence.request.request_id
-        sequence.extras.write(chunk.start, extras)
+        _write_exact(sequence.extras, chunk, extras)
     if result.prompt_logprobs and result.prompt_logprobs[place]:
         # Token start + 1 is the first of them. After a retraction some are here already.
         known = len(sequence.prompt_logprobs) - chunk.start
         assert known >= 0, (known, chunk.start)
         sequence.prompt_logprobs += result.prompt_logprobs[place][known:]
+
+
+def _write_exact(buffer: ExtrasBuffer, chunk: ScheduledChunk, extras: RowExtras) -> None:
+    """Those of a replay's rows stay out: they chose without their window, and came with the cached pages already."""
+    row = chunk.sequence.row
+    assert row is not None, chunk.sequence.request.request_id
+    num_replayed = max(0, row.whole_from - chunk.start)
+    if num_replayed < chunk.length:
+        buffer.write(chunk.start + num_replayed, extras.after(num_replayed))

@@ -35,6 +35,10 @@ class RowExtras(NamedTuple):
     picks: Extras | None
     """Entry numbers of the indexer [rows, CSA layers, index_topk]; in a final output -1 stands for "no pick"."""
 
+    def after(self, num_rows: int) -> "RowExtras":
+        """Without the first `num_rows`."""
+        return RowExtras(*(None if kind is None else kind[num_rows:] for kind in self))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
