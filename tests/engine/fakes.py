@@ -7,8 +7,10 @@ import json
 import math
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ HANGS = 67
 """The step ends only when the engine is released."""
 DIES = 68
 """The process kills itself."""
-EXHAUSTING, HANGING, LOSING = "exhausting", "hanging", "losing"
-"""Weights of this content run out of memory, hang, and leave none."""
+STOPS = 69
+"""The process stops in the middle of its next reply, as if by SIGSTOP."""
+EXHAUSTING, HANGING, LOSING, STOPPING = "exhausting", "hanging", "losing", "stopping"
+"""Weights of this content run out of memory, hang, leave none, and stop the process in the middle of its reply."""
 FACTORY = "tests.engine.fakes:build_fake"
 
 
@@ -156,6 +160,8 @@ class FakeEngine(EngineStub):
             raise MemoryError("no room for a second set of weights")
         if found == HANGING:
             time.sleep(3600)
+        if found == STOPPING:
+            stop_in_next_reply()
         if found == LOSING:
             raise WeightsLostError("neither the new weights nor the old ones are in place")
         self.version = choose_version(found)
@@ -193,3 +199,14 @@ class FakeEngine(EngineStub):
                 time.sleep(0.01)
         if token == DIES:
             os.kill(os.getpid(), signal.SIGKILL)
+        if token == STOPS:
+            stop_in_next_reply()
+
+
+def stop_in_next_reply() -> None:
+    Connection._send_bytes = _send_half  # type: ignore[attr-defined,method-assign]
+
+
+def _send_half(connection: Connection, content: bytes) -> None:
+    os.write(connection.fileno(), struct.pack("!i", len(content)) + content[: len(content) // 2])
+    os.kill(os.getpid(), signal.SIGSTOP)

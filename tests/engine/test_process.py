@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from benthic.engine.request import FinalOutput, TokenEvent
 from benthic.engine.supervisor import ChildProcess, RestartPolicy, Restarts
 from benthic.errors import CheckpointError, ConfigError, EngineError, RequestError
 from tests.engine.asking import first_event, held, is_running, receive_finals, request_of, until
-from tests.engine.fakes import DIES, FAILS, HANGS, fake_spec
+from tests.engine.fakes import DIES, FAILS, HANGS, STOPPING, STOPS, fake_spec
 
 SOON = RestartPolicy(first_wait_s=0.01, max_early_deaths=3, early_s=0.0)
 
@@ -214,6 +215,76 @@ def test_a_stalled_step_is_pictured_ended_and_answered(tmp_path: Path, monkeypat
     engine.add(request_of("next"))
     assert receive_finals(engine, 1)["next"].finish_reason == "length"
     engine.close()
+
+
+def test_a_child_that_stops_inside_a_reply_is_ended_and_its_requests_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("benthic.engine.process._STALL_GRACE_S", 0.5)
+    engine = EngineProcess(fake_spec(stall_timeout_s=0.5), restarts=SOON)
+    engine.start()
+    engine.wait_ready(60)
+    engine.add(request_of("stops", prompt=(STOPS,)))
+    error = receive_finals(engine, 1)["stops"].error or ""
+    assert "for more than 0.5 s" in error
+    engine.add(request_of("next"))
+    assert receive_finals(engine, 1)["next"].finish_reason == "length"
+    engine.close()
+
+
+def test_a_call_whose_reply_never_comes_ends_with_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benthic.engine.process._STALL_GRACE_S", 0.5)
+    engine = EngineProcess(fake_spec(stall_timeout_s=0.5), restarts=SOON)
+    engine.start()
+    engine.wait_ready(60)
+    (tmp_path / "weights").write_text(STOPPING)
+    assert "no sign of life for more than 0.5 s" in failure(engine.update_weights(tmp_path))
+    engine.close()
+
+
+def test_closing_keeps_its_limit_although_the_child_has_stopped_inside_a_reply() -> None:
+    engine = EngineProcess(fake_spec(), restarts=SOON)
+    engine.start()
+    engine.wait_ready(60)
+    engine.add(request_of("stops", prompt=(STOPS,)))
+    time.sleep(0.5)
+    began = time.monotonic()
+    engine.close(timeout_s=0.5)
+    assert time.monotonic() - began < 3
+    assert receive_finals(engine, 1)["stops"].finish_reason == "error"
+
+
+def test_removed_dump_files_cost_nothing_but_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cleaner of temporary files takes those that have not been written to for days."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "dumps"))
+    monkeypatch.setattr("benthic.engine.process._STALL_GRACE_S", 0.5)
+    (tmp_path / "dumps").mkdir()
+    engine = EngineProcess(fake_spec(stall_timeout_s=0.5), restarts=SOON)
+    engine.start()
+    engine.wait_ready(60)
+    (found,) = (tmp_path / "dumps").iterdir()
+    found.unlink()
+    kill(engine)
+    engine.add(request_of("after a kill"))
+    assert receive_finals(engine, 1)["after a kill"].finish_reason == "length"
+    shutil.rmtree(tmp_path / "dumps")  # from here on none can be made
+    for turn in range(2):
+        engine.add(request_of(f"hangs {turn}", prompt=(HANGS,)))
+        assert "ran for more than 0.5 s" in (receive_finals(engine, 1)[f"hangs {turn}"].error or "")
+        engine.add(request_of(f"next {turn}"))
+        assert receive_finals(engine, 1)[f"next {turn}"].finish_reason == "length"
+    engine.close()
+
+
+def test_a_signal_without_a_name_is_a_death_like_another(engine: EngineProcess) -> None:
+    pid = engine.pid
+    assert pid is not None
+    engine.add(request_of("long", max_tokens=10_000))
+    first_event(engine)
+    os.kill(pid, signal.SIGRTMIN + 3)
+    assert f"killed by signal {signal.SIGRTMIN + 3}" in (receive_finals(engine, 1)["long"].error or "")
+    engine.add(request_of("next"))
+    assert receive_finals(engine, 1)["next"].finish_reason == "length"
 
 
 def test_the_child_ends_when_its_parent_is_killed() -> None:

@@ -19,6 +19,7 @@ import threading
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import IO
 
 from benthic.engine.control import EngineLoop
 from benthic.engine.factory import build
@@ -45,7 +46,8 @@ def main(arguments: list[str]) -> int:
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(commands, inbox), name="benthic-commands", daemon=True).start()
     writer = Writer(replies)
-    with Path(start.dump_path).open("a") as dump:
+    dump_path = Path(start.dump_path) if start.dump_path else None
+    with _open_dump(dump_path) as dump:
         # The handler runs without the interpreter, so it also shows a step that never gives the lock back.
         faulthandler.register(signal.SIGUSR1, file=dump, all_threads=True)
         try:
@@ -62,10 +64,18 @@ def main(arguments: list[str]) -> int:
         if start.is_paused:
             built.engine.pause("keep")
         writer.put(Ready(built.facts))
-        with ThreadWatchdog(heartbeat, start.spec.engine.stall_timeout_s, built.engine.describe, Path(start.dump_path)):
+        with ThreadWatchdog(heartbeat, start.spec.engine.stall_timeout_s, built.engine.describe, dump_path):
             loop.run()
         writer.close()
     return 0
+
+
+def _open_dump(path: Path | None) -> IO[str]:
+    """The file for stacks; where it is gone and cannot be made again, what is logged to."""
+    try:
+        return open(os.dup(2) if path is None else path, "a")
+    except OSError:
+        return open(os.devnull, "a") if path is None else _open_dump(None)
 
 
 class Writer:

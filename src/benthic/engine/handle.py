@@ -99,6 +99,11 @@ class Answers:
         """Requests that are owed a final output."""
         return len(self._open)
 
+    @property
+    def num_calls(self) -> int:
+        """Calls that are owed an answer."""
+        return len(self._calls)
+
     def is_open(self, request_id: str) -> bool:
         """Whether a request is owed a final output."""
         return request_id in self._open

@@ -175,7 +175,7 @@ class Start:
     """Versions of weights so far, with their checksums."""
     is_paused: bool
     dump_path: str
-    """Where a stalled step leaves its picture."""
+    """Where a stalled step leaves its picture; empty: in the log alone."""
 
 
 Reply = Ready | StartFailed | Report | Done | Failed

@@ -240,7 +240,7 @@ class EngineProcess(EngineHandle):
                 self._take(child, reply)
             if stalled := self._stalled(child):
                 logger.error("the engine %s; its process is ended:\n%s", stalled, child.kill_stalled())
-                return f"was ended because it {stalled}; its state is in {child.dump_path}"
+                return f"was ended because it {stalled}; {child.dump.place}"
             if self._closing.is_set() and (self._greeted_at is None or time.monotonic() > self._close_by):
                 child.kill()
         return ""
@@ -252,7 +252,7 @@ class EngineProcess(EngineHandle):
             return f"had a step or call that ran for more than {stall_s:g} s"
         if self._greeted_at is None:
             return ""
-        owes = self._answers.num_open > 0 and not self._is_paused
+        owes = self._answers.num_calls > 0 or (self._answers.num_open > 0 and not self._is_paused)
         if child.silent_s(owes=owes) > stall_s + _STALL_GRACE_S:
             return f"took no command and showed no sign of life for more than {stall_s:g} s"
         return ""

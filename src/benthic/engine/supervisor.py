@@ -1,29 +1,32 @@
 """One child process from its start to its burial, and the rule by which another one follows.
 
-A `ChildProcess` owns what must not leak: two pipes, a shared heartbeat, a writer thread, the process itself. `bury`
-gives all of it back, whatever state the child is in.
+A `ChildProcess` owns what must not leak: two pipes with a thread at each, a shared heartbeat, the process itself.
+`bury` gives all of it back, whatever state the child is in. The threads are there so that nobody else ever waits for
+the child: it may stop in the middle of taking a command and in the middle of a reply.
 """
 
+import logging
 import mmap
 import os
 import queue
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Pipe
-from pathlib import Path
 
 from benthic.engine.messages import Command, Reply, Start
+from benthic.engine.stall_dump import StallDump
 from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat
 
 _DUMP_S = 0.3
 """A stalled child has this long to write down its stacks."""
 _EXIT_S = 5.0
-"""A child that has closed its pipe has this long to end."""
+"""A child that has closed its pipe has this long to end, and each of its pipes' threads after it."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ class ChildProcess:
 
     def __init__(self, start: Start) -> None:
         self.started_at = time.monotonic()
-        self.dump_path = _dump_file()
+        self.dump = StallDump()
         commands, self._commands = Pipe(duplex=False)
         self._replies, replies = Pipe(duplex=False)
         heartbeat_fd = os.memfd_create("benthic-heartbeat")
@@ -106,11 +109,14 @@ class ChildProcess:
             replies.close()
             os.close(heartbeat_fd)
         self._outgoing: queue.SimpleQueue[Start | Command | None] = queue.SimpleQueue()
-        self._outgoing.put(replace(start, dump_path=str(self.dump_path)))
+        self._outgoing.put(replace(start, dump_path=str(self.dump.path or "")))
+        self._incoming: queue.SimpleQueue[list[Reply] | None] = queue.SimpleQueue()
         self._num_sent = 0
         self._silence = Silence()
         self._writer = threading.Thread(target=self._write, name="benthic-commands", daemon=True)
+        self._reader = threading.Thread(target=self._read, name="benthic-replies", daemon=True)
         self._writer.start()
+        self._reader.start()
 
     @property
     def pid(self) -> int:
@@ -125,13 +131,22 @@ class ChildProcess:
     def receive(self, timeout_s: float) -> list[Reply] | None:
         """Replies that have come, an empty list after `timeout_s`, or None when there will be none any more."""
         try:
-            if self._replies.poll(timeout_s):
-                replies: list[Reply] = self._replies.recv()
-                self._silence.end()
-                return replies
-        except (EOFError, OSError):
+            replies = self._incoming.get(timeout=timeout_s)
+        except queue.Empty:
+            if self._process.poll() is None:
+                return []
+            replies = self._last_replies()
+        if replies is not None:
+            self._silence.end()
+        return replies
+
+    def _last_replies(self) -> list[Reply] | None:
+        """Of a dead child; a process that it has left behind may hold its pipe open for ever."""
+        self._reader.join(_EXIT_S)
+        try:
+            return self._incoming.get_nowait()
+        except queue.Empty:
             return None
-        return [] if self._process.poll() is None or self._replies.poll(0) else None
 
     def busy_s(self) -> float:
         """For how long its running step or call has run."""
@@ -157,7 +172,7 @@ class ChildProcess:
         self._process.send_signal(signal.SIGCONT)  # one that was stopped would not write
         time.sleep(_DUMP_S)
         self._process.kill()
-        return self.dump_path.read_text(encoding="utf-8", errors="replace")
+        return self.dump.text()
 
     def bury(self) -> str:
         """Gives back everything it held; says how it ended. A dump that was written stays."""
@@ -167,12 +182,13 @@ class ChildProcess:
             self._process.kill()
             code = _exit_code(self._process)
         self._outgoing.put(None)
-        self._writer.join()
-        self._commands.close()
-        self._replies.close()
+        # A pipe in which its thread still hangs is left to it: a process that cannot be ended has the other end.
+        for thread, connection in ((self._writer, self._commands), (self._reader, self._replies)):
+            thread.join(_EXIT_S)
+            if not thread.is_alive():
+                connection.close()
         self._memory.close()
-        if self.dump_path.stat().st_size == 0:
-            self.dump_path.unlink()
+        self.dump.remove_if_empty()
         return _ending(code)
 
     def _write(self) -> None:
@@ -181,6 +197,17 @@ class ChildProcess:
                 self._commands.send(command)
         except OSError:  # it has gone; whoever receives finds out
             pass
+
+    def _read(self) -> None:
+        try:
+            while True:
+                self._incoming.put(self._replies.recv())
+        except Exception as error:  # noqa: BLE001 - the border: it has gone, perhaps in the middle of a reply
+            if not isinstance(error, EOFError | OSError):
+                logger.exception("a reply of the engine's process cannot be read")
+                self._process.kill()
+        finally:
+            self._incoming.put(None)
 
 
 def _launch(fds: tuple[int, ...]) -> "subprocess.Popen[bytes]":
@@ -203,16 +230,13 @@ def _exit_code(process: "subprocess.Popen[bytes]") -> int | None:
         return None
 
 
-def _dump_file() -> Path:
-    descriptor, name = tempfile.mkstemp(prefix="benthic-stall-", suffix=".txt")
-    os.close(descriptor)
-    return Path(name)
-
-
 def _ending(code: int | None) -> str:
     if code is None:
         return "could not be killed: it waits inside the kernel"
     if code >= 0:
         return f"ended with exit code {code}"
-    name = signal.Signals(-code).name
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # those between the first and the last real-time signal have no name
+        name = f"signal {-code}"
     return f"was killed by {name}" + (" (by hand, or for lack of memory)" if name == "SIGKILL" else "")

@@ -6,14 +6,15 @@ counts alike in all processes of a machine. A step that never ends cannot be end
 only be reported; a process is killed, and its requests are answered.
 """
 
-import faulthandler
 import logging
 import mmap
 import os
 import struct
+import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -76,10 +77,10 @@ class ThreadWatchdog:
         heartbeat: of the loop.
         timeout_s: a step that takes longer has stalled.
         describe: the engine's state as text; called while the step hangs, so it may meet half-done changes.
-        path: the file.
+        path: the file; None: only to the log.
     """
 
-    def __init__(self, heartbeat: Heartbeat, timeout_s: float, describe: Callable[[], str], path: Path) -> None:
+    def __init__(self, heartbeat: Heartbeat, timeout_s: float, describe: Callable[[], str], path: Path | None) -> None:
         self._heartbeat = heartbeat
         self._timeout_s = timeout_s
         self._describe = describe
@@ -102,24 +103,42 @@ class ThreadWatchdog:
             step = self._heartbeat.num_steps
             if step != reported and self._heartbeat.busy_s() > self._timeout_s:
                 reported = step
-                write_dump(self._path, self._describe)
+                picture = take_picture(self._describe)
+                place = f"also in {self._path}" if _append(self._path, picture) else "nowhere else"
                 logger.error(
-                    "step or call %d has run for more than %g s; stacks and state are in %s:\n%s",
-                    step, self._timeout_s, self._path, self._path.read_text(encoding="utf-8", errors="replace"),
+                    "step or call %d has run for more than %g s; stacks and state, %s:\n%s",
+                    step, self._timeout_s, place, picture,
                 )  # fmt: skip
 
 
-def thread_dump_path() -> Path:
-    """Where an engine in a thread of this process leaves its picture."""
-    return Path(tempfile.gettempdir()) / f"benthic-stall-{os.getpid()}.txt"
+def thread_dump_path() -> Path | None:
+    """Where an engine in a thread of this process leaves its picture; None where there is no room for such files."""
+    try:
+        return Path(tempfile.gettempdir()) / f"benthic-stall-{os.getpid()}.txt"
+    except OSError:
+        return None
 
 
-def write_dump(path: Path, describe: Callable[[], str]) -> None:
-    """Appends the stacks of all threads and the engine's state to `path`."""
-    with path.open("a", encoding="utf-8") as file:
-        faulthandler.dump_traceback(file=file, all_threads=True)
-        try:
-            state = describe()
-        except Exception as error:  # noqa: BLE001 - the border: a half-changed engine may not be describable
-            state = f"the state could not be read: {type(error).__name__}: {error}"
-        file.write(f"\n{state}\n")
+def take_picture(describe: Callable[[], str]) -> str:
+    """The stacks of all threads and the engine's state, without a file: there may be no room for one."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = [
+        f"Thread {names.get(ident, ident)}:\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    try:
+        state = describe()
+    except Exception as error:  # noqa: BLE001 - the border: a half-changed engine may not be describable
+        state = f"the state could not be read: {type(error).__name__}: {error}"
+    return "\n".join([*stacks, state, ""])
+
+
+def _append(path: Path | None, text: str) -> bool:
+    """Whether the text is in the file now."""
+    try:
+        if path is not None:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(text)
+        return path is not None
+    except OSError:
+        return False
