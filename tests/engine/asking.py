@@ -13,11 +13,14 @@ from benthic.engine.sampling import SamplingParams
 DEADLINE_S = 60.0
 
 
-def request_of(name: str, prompt: tuple[int, ...] = (5, 6, 7), **params: object) -> Request:
+def request_of(
+    name: str, prompt: tuple[int, ...] = (5, 6, 7), *, timeout_s: float | None = None, **params: object
+) -> Request:
     """A request for 4 tokens unless `params` ask otherwise."""
     defaults: dict[str, object] = {"max_tokens": 4, "seed": 1, "top_k": 1, "ignore_eos": True}
     return Request(
         request_id=name,
+        timeout_s=timeout_s,
         prompt_ids=prompt,
         params=SamplingParams(**(defaults | params)),  # type: ignore[arg-type]
     )

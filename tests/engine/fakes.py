@@ -210,3 +210,4 @@ def stop_in_next_reply() -> None:
 def _send_half(connection: Connection, content: bytes) -> None:
     os.write(connection.fileno(), struct.pack("!i", len(content)) + content[: len(content) // 2])
     os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(3600)  # the other half never comes, whoever lets it go on

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -64,6 +65,22 @@ async def test_a_killed_engine_costs_every_client_an_error_and_nobody_the_server
     assert (await up.client.get("/health")).status_code == 200
     assert up.service.channel.num_open == 0
     assert up.engine.num_restarts == 1
+
+
+async def test_a_request_that_the_engine_is_not_there_for_in_time_is_answered_504() -> None:
+    spec = fake_spec()
+    spec = replace(spec, engine=replace(spec.engine, request_timeout_s=0.3))
+    engine = EngineProcess(spec, restarts=RestartPolicy(first_wait_s=5.0))
+    engine.start()
+    service = build_service(engine, engine.wait_ready(60), TINY, name="tiny", config=ServerConfig())
+    with Live(service, engine) as live:
+        assert engine.pid is not None
+        os.kill(engine.pid, signal.SIGKILL)
+        assert await until(lambda: engine.state == "restarting")
+        began = time.monotonic()
+        answer = await live.client.post("/v1/completions", json=TEXT)
+        assert time.monotonic() - began < 2.0
+        assert (answer.status_code, answer.json()["error"]["code"]) == (504, "request_timeout")
 
 
 async def test_a_client_that_leaves_while_the_engine_restarts_is_forgotten(up: Any) -> None:

@@ -356,7 +356,7 @@ class Engine:
             hold_threads(self.config.num_threads)
 
     def _sequence(self, request: Request) -> Sequence:
-        now_s = self._clock()
+        arrived_s = self._clock() - request.waited_s
         timeout_s = self.config.request_timeout_s if request.timeout_s is None else request.timeout_s
         sequence = Sequence(
             request,
@@ -364,8 +364,8 @@ class Engine:
             self._checks.limit_len(request),
             self._checks.stop_ids(request),
             is_serial=request.params.needs_history or self._parts.speculation.is_on,
-            arrived_s=now_s,
-            deadline_s=math.inf if timeout_s is None else now_s + timeout_s,
+            arrived_s=arrived_s,
+            deadline_s=math.inf if timeout_s is None else arrived_s + timeout_s,
         )
         if self.config.keep_routes or self.config.keep_picks:
             sequence.extras = ExtrasBuffer(self.config.page_size)

@@ -7,12 +7,13 @@ is settled exactly once, whatever becomes of the thread or process behind. `Answ
 import itertools
 import queue
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import benthic.errors
 from benthic.engine.call_checks import check_checksum, check_pause_mode, check_weight_version, read_weight_source
@@ -40,6 +41,9 @@ from benthic.errors import BenthicError, CapacityError, EngineError, RequestErro
 class _Owed:
     """A request without its final output, and what it has been given so far."""
 
+    arrived_s: float
+    """On the clock `time.monotonic`."""
+    timeout_s: float | None
     prompt_len: int
     token_ids: list[int]
     logprobs: list[TokenLogprobs] | None
@@ -50,17 +54,25 @@ class _Owed:
         if self.logprobs is not None and event.logprobs is not None:
             self.logprobs.append(event.logprobs)
 
-    def end(self, request_id: str, reason: FinishReason, error: str | None) -> FinalOutput:
-        """The final output that its engine cannot give any more."""
+    def end(self, request_id: str, reason: FinishReason, error: str | None, kind: ErrorKind = "engine") -> FinalOutput:
+        """The final output that its engine cannot give any more; `kind` of an error."""
         return FinalOutput(
             request_id=request_id,
             token_ids=tuple(self.token_ids),
             logprobs=None if self.logprobs is None else tuple(self.logprobs),
             finish_reason=reason,
             error=error,
-            error_kind="engine" if reason == "error" else None,
+            error_kind=kind if reason == "error" else None,
             prompt_len=self.prompt_len,
         )
+
+
+class Late(NamedTuple):
+    """An open request whose time is over."""
+
+    request_id: str
+    arrived_s: float
+    overdue_s: float
 
 
 class Answers:
@@ -69,6 +81,8 @@ class Answers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, _Owed] = {}
+        self._leaving: set[str] = set()
+        """Answered from here while their engine still had them: until it has ended them, their ids are in use."""
         self._calls: dict[int, Future[str]] = {}
         self._numbers = itertools.count()
         self._events: queue.SimpleQueue[list[Event]] = queue.SimpleQueue()
@@ -81,10 +95,11 @@ class Answers:
             RequestError: one of that id is open.
         """
         with self._lock:
-            if request.request_id in self._open:
+            if request.request_id in self._open or request.request_id in self._leaving:
                 raise RequestError(f"request_id {request.request_id!r} is in use; each live request needs its own")
             logprobs: list[TokenLogprobs] | None = None if request.params.logprobs is None else []
-            self._open[request.request_id] = _Owed(len(request.prompt_ids), [], logprobs)
+            arrived_s = time.monotonic() - request.waited_s
+            self._open[request.request_id] = _Owed(arrived_s, request.timeout_s, len(request.prompt_ids), [], logprobs)
 
     def expect_call(self) -> tuple[int, Future[str]]:
         """Opens a call: its number and its future."""
@@ -121,10 +136,12 @@ class Answers:
                 if (future := self._close_call(number)) is not None:
                     future.set_exception(error_of(kind, message))
 
-    def deliver(self, events: Iterable[Event]) -> None:
+    def deliver(self, events: Sequence[Event]) -> None:
         """Passes events on to whoever receives."""
         with self._lock:
             passed = [event for event in events if event.request_id in self._open]
+            if self._leaving:
+                self._leaving -= {event.request_id for event in events if isinstance(event, FinalOutput)}
             for event in passed:
                 if isinstance(event, FinalOutput):
                     del self._open[event.request_id]
@@ -139,10 +156,46 @@ class Answers:
         if owed is not None:
             self.deliver([owed.end(request_id, reason, error)])
 
+    def waited_s(self, request_id: str) -> float:
+        """Seconds since an open request came."""
+        return time.monotonic() - self._open[request_id].arrived_s
+
+    def late(self, default_timeout_s: float | None) -> list[Late]:
+        """Open requests whose time is over.
+
+        Args:
+            default_timeout_s: of those that name none; None: they have all the time.
+        """
+        now_s = time.monotonic()
+        with self._lock:
+            limits = [(name, owed.arrived_s, owed.timeout_s or default_timeout_s) for name, owed in self._open.items()]
+        late = [Late(name, arrived_s, now_s - arrived_s - limit) for name, arrived_s, limit in limits if limit]
+        return [entry for entry in late if entry.overdue_s > 0]
+
+    def time_out(self, late: Late, why: str, *, is_held: bool) -> bool:
+        """Answers a request whose time is over; returns whether it was still open.
+
+        Args:
+            why: it was not answered in time.
+            is_held: its engine has it and will say its own end of it, which nobody hears any more.
+        """
+        with self._lock:
+            owed = self._open.get(late.request_id)
+            if owed is None or owed.arrived_s != late.arrived_s:
+                return False
+            del self._open[late.request_id]
+            if is_held:
+                self._leaving.add(late.request_id)
+            waited_s, num_tokens = time.monotonic() - owed.arrived_s, len(owed.token_ids)
+            error = f"the request timed out after {waited_s:.1f} s with {num_tokens} tokens generated: {why}"
+            self._events.put([owed.end(late.request_id, "error", error, "timeout")])
+            return True
+
     def fail(self, error: str) -> None:
-        """Answers everything that is open with an error."""
+        """Answers everything that is open with an error; the engine has forgotten all."""
         with self._lock:
             calls, self._calls = self._calls, {}
+            self._leaving.clear()
             owed = list(self._open.items())
         self.deliver([entry.end(name, "error", error) for name, entry in owed])
         for future in calls.values():

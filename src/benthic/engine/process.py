@@ -11,6 +11,9 @@ with an error that says so and starts another child, which takes over the latest
 in between wait for it. The file of the latest weights is held open here, and their checksum is kept: a child that
 cannot have those very weights again refuses requests until an update ("needs weights").
 
+A request's time counts from its arrival here. The child ends those that are late; another thread here answers those for
+which there is no child, or none that gets on.
+
     new -> starting -> running <-> restarting -> failed          any -> closed
               `----------------------------------^
 
@@ -27,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from benthic.engine.control import CLOSED
-from benthic.engine.handle import EngineHandle, error_of
+from benthic.engine.handle import EngineHandle, Late, error_of
 from benthic.engine.held_file import HeldFile
 from benthic.engine.messages import (
     COMMANDS,
@@ -55,6 +58,8 @@ from benthic.errors import BenthicError, CheckpointError, EngineError, RequestEr
 _POLL_S = 0.1
 _STALL_GRACE_S = 2.0
 """The child's own watchdog writes its picture before the parent ends it."""
+_LATE_GRACE_S = 0.5
+"""The child's own answer to a request whose time is over has this long to come; it says more."""
 
 logger = logging.getLogger(__name__)
 
@@ -84,10 +89,12 @@ class EngineProcess(EngineHandle):
         self._error: BenthicError | None = None
         self._settled = threading.Event()
         self._closing = threading.Event()
+        self._is_over = threading.Event()
         self._close_by = float("inf")
         self._was_useful = False
         self._greeted_at: float | None = None
         self._thread = threading.Thread(target=self._supervise, name="benthic-supervisor", daemon=True)
+        self._time_keeper = threading.Thread(target=self._keep_time, name="benthic-deadlines", daemon=True)
 
     @property
     def state(self) -> str:
@@ -112,7 +119,8 @@ class EngineProcess(EngineHandle):
             if self._state != "new":
                 return
             self._state = "starting"
-        self._thread.start()
+            self._thread.start()
+            self._time_keeper.start()
 
     def wait_ready(self, timeout_s: float | None = None) -> EngineFacts:
         """What the engine says of itself, once it can answer.
@@ -139,6 +147,7 @@ class EngineProcess(EngineHandle):
             self._end()
         else:
             self._thread.join()
+            self._time_keeper.join()
 
     def update_weights(
         self, source: str | Path | Mapping[str, Any], version: int | None = None, checksum: str | None = None
@@ -199,8 +208,26 @@ class EngineProcess(EngineHandle):
             self._backlog.clear()
             self._answers.fail(CLOSED)
         self._hold("")
+        self._is_over.set()
         self._settled.set()
         self._answers.wake()
+
+    def _keep_time(self) -> None:
+        default_s = self._spec.engine.request_timeout_s
+        while not self._is_over.wait(_POLL_S):
+            for late in self._answers.late(default_s):
+                self._time_out(late)
+
+    def _time_out(self, late: Late) -> None:
+        name = late.request_id
+        with self._lock:
+            if name in self._backlog:
+                if self._answers.time_out(late, f"the engine is {self._state}", is_held=False):
+                    del self._backlog[name]
+            elif late.overdue_s > _LATE_GRACE_S:
+                was_open = self._answers.time_out(late, "the engine does not get on", is_held=True)
+                if was_open and self._child is not None:
+                    self._child.send(Cancel(name, "cancelled"))
 
     def _live_one_life(self) -> bool:
         """Runs one child from start to burial; returns whether another one shall follow."""
@@ -300,8 +327,8 @@ class EngineProcess(EngineHandle):
             self._greeted_at = time.monotonic()
             if not self._closing.is_set():
                 self._state = "running"
-                for request in self._backlog.values():
-                    child.send(request)
+                for name, request in self._backlog.items():
+                    child.send(replace(request, waited_s=self._answers.waited_s(name)))
                 self._backlog.clear()
         self._settled.set()
 

@@ -62,6 +62,8 @@ class Request:
     Only a hint: where the leader is unknown, gone or in trouble, the request is an ordinary one."""
     timeout_s: float | None = None
     """Seconds from arrival after which the request ends with an error; None: the engine's default."""
+    waited_s: float = 0.0
+    """For how long it has waited for the engine to be there; part of its queueing and of what `timeout_s` counts."""
 
     def __post_init__(self) -> None:
         if type(self.priority) is not int or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
