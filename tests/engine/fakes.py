@@ -9,7 +9,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from benthic.engine.factory import BuiltEngine
 from benthic.engine.messages import EngineFacts, EngineSpec, PauseMode
 from benthic.engine.request import Event, FinalOutput, FinishReason, Request, TokenEvent
 from benthic.engine.stats import EngineStats
+from benthic.engine.weight_versions import WeightUpdate, WeightVersions
 from benthic.errors import CheckpointError, ConfigError, RequestError, WeightsLostError
 
 Source = str | Mapping[str, Any]
@@ -77,7 +78,9 @@ class EngineStub:
 
     def __init__(self, step_s: float) -> None:
         self.step_s = step_s
-        self.version = 0
+        self.versions = WeightVersions(0)
+        self.content = "at start"
+        self.is_closed = False
         self.pause_mode: PauseMode | None = None
         self.live: dict[str, Any] = {}
         self.cancelled: dict[str, FinishReason] = {}
@@ -101,13 +104,28 @@ class EngineStub:
 
     def flush(self) -> None: ...
 
+    def close(self) -> None:
+        self.is_closed = True
+
+    @property
+    def version(self) -> int:
+        return self.versions.current
+
+    def know_versions(self, known: Iterable[tuple[int, str]]) -> None:
+        self.versions = WeightVersions(self.version, known)
+
+    def take_content(self, content: str, version: int | None) -> WeightUpdate:
+        version = self.versions.choose(version, content, lambda: self.content)
+        self.versions.installed(version, content)
+        self.content = content
+        return WeightUpdate(version, content, [])
+
 
 class FakeEngine(EngineStub):
     """Token i of an answer is i; one token a request a step. A page for each live request."""
 
     def __init__(self, step_s: float = 0.0) -> None:
         super().__init__(step_s)
-        self.content = "at start"
         self.pages: set[str] = set()
         self.generated: dict[str, list[int]] = {}
         self.num_finished = 0
@@ -152,7 +170,7 @@ class FakeEngine(EngineStub):
         self.pause_mode = mode
         return [self._end(name, "cancelled") for name in list(self.live)] if mode == "abort" else []
 
-    def take_weights(self, source: Source, checksum: str | None, choose_version: Callable[[str], int]) -> list[Event]:
+    def update_weights(self, source: Source, version: int | None = None, checksum: str | None = None) -> WeightUpdate:
         found = content_of(source)
         if checksum not in (None, found):
             raise CheckpointError(f"the weights at {source} have checksum {found}; the sender's is {checksum}")
@@ -164,12 +182,7 @@ class FakeEngine(EngineStub):
             stop_in_next_reply()
         if found == LOSING:
             raise WeightsLostError("neither the new weights nor the old ones are in place")
-        self.version = choose_version(found)
-        self.content = found
-        return []
-
-    def weights_checksum(self) -> str:
-        return self.content
+        return self.take_content(found, version)
 
     def describe(self) -> str:
         return f"fake engine: {len(self.live)} live, paused {self.pause_mode}, weights {self.content}"

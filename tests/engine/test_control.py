@@ -109,7 +109,7 @@ def test_after_an_update_every_token_is_that_of_a_fresh_engine_with_the_new_weig
         engine.add(running)
         events = [event for _ in range(5) for event in engine.step()]
         state = other_weights(seed)
-        events += engine.update_weights(state, checksum=weights_checksum(state))
+        events += engine.update_weights(state, checksum=weights_checksum(state)).events
         assert {event.weight_version for event in events if isinstance(event, TokenEvent)} == {version - 1}
         before = [event.token_id for event in events if isinstance(event, TokenEvent)]
         later = drain(engine)
@@ -156,13 +156,31 @@ def test_a_bad_update_changes_nothing(own_model: Transformer, damage: str) -> No
     assert answers(finals_of(events + drain(engine))) == expected
 
 
-def test_other_weights_under_the_same_version_find_nothing_of_the_old_ones(own_model: Transformer) -> None:
+def test_an_engine_itself_keeps_a_version_from_standing_for_two_sets_of_weights(own_model: Transformer) -> None:
     engine = Engine(own_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
-    serve(engine, [request_of("warm", prompt_len=300)])
-    state = other_weights(11)
-    engine.update_weights(state, version=0)
-    request = request_of("a", prompt_len=300)
-    assert answers(serve(engine, [request])) == each_alone(model_with(state), [request])
+    for version in (0, 3):
+        engine.add(request_of(f"running {version}"))
+        engine.step()
+        expected = weights_checksum(own_model.state_dict())
+        with pytest.raises(RequestError, match=f"the weights' version is {version}, which stands for"):
+            engine.update_weights(other_weights(12), version=version)
+        assert weights_checksum(own_model.state_dict()) == expected
+        assert finals_of(drain(engine))[f"running {version}"].finish_reason == "length"
+        update = engine.update_weights(other_weights(11), version=3)
+        assert (update.version, engine.stats().weight_version) == (3, 3)
+        assert update.checksum == weights_checksum(other_weights(11))
+    assert engine.update_weights(other_weights(12)).version == 4
+    with pytest.raises(RequestError, match="the weights' version is 2"):
+        engine.update_weights(other_weights(13), version=2)
+
+
+def test_an_engine_that_replaces_another_one_knows_its_versions(own_model: Transformer) -> None:
+    engine = Engine(own_model, EngineConfig(**SETTINGS))  # type: ignore[arg-type]
+    engine.know_versions([(5, weights_checksum(other_weights(11))), (6, "others")])
+    with pytest.raises(RequestError, match="the weights' version is 6"):
+        engine.update_weights(other_weights(11), version=6)
+    assert engine.update_weights(other_weights(11), version=5).version == 5
+    assert engine.update_weights(other_weights(12)).version == 7
 
 
 def test_weights_come_from_a_folder_too(own_model: Transformer, tmp_path: object) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -138,6 +139,22 @@ async def test_a_closed_llm_answers_what_was_open_and_refuses_the_rest() -> None
     assert (await task).outputs[0].finish_reason == "error"
     with pytest.raises(RequestError, match="this AsyncLLM is closed"):
         await llm.generate("x")
+
+
+@pytest.mark.parametrize("is_used", [True, False])
+def test_a_closed_llm_leaves_no_thread_behind(is_used: bool) -> None:
+    before = set(threading.enumerate())
+
+    async def use() -> AsyncLLM:
+        llm = AsyncLLM(build_model(), tokenizer=Tokenizer(ASSETS), max_num_seqs=2, overlap_steps=1)
+        if is_used:
+            await llm.generate("x", GREEDY)
+        await llm.close()
+        return llm
+
+    held = asyncio.run(use())  # nor does it take a collection of garbage to end them
+    assert set(threading.enumerate()) <= before
+    del held
 
 
 def test_another_event_loop_is_refused() -> None:

@@ -318,6 +318,17 @@ def test_a_closed_llm_says_so() -> None:
         llm.generate(["x"])
 
 
+def test_a_closed_llm_leaves_no_thread_behind_and_ends_what_is_under_way() -> None:
+    before = set(threading.enumerate())
+    with LLM(build_model(), tokenizer=Tokenizer(ASSETS), overlap_steps=1) as llm:
+        stream = llm.stream("x", GREEDY)
+        next(stream)
+        assert set(threading.enumerate()) > before
+    assert set(threading.enumerate()) <= before
+    with pytest.raises(RequestError, match="closed before the answer was complete"):
+        list(stream)
+
+
 def test_without_a_tokenizer_ids_work_and_text_is_refused() -> None:
     with LLM(build_model()) as llm:
         [output] = llm.generate([[5, 6, 7]], GREEDY)

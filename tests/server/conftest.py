@@ -30,6 +30,7 @@ from benthic.engine.request import (
     TokenLogprobs,
 )
 from benthic.engine.stats import EngineStats
+from benthic.engine.weight_versions import WeightUpdate
 from benthic.engine.worker import EngineWorker
 from benthic.errors import CapacityError, CheckpointError, RequestError
 from benthic.models.checkpoint import dummy_model
@@ -74,16 +75,13 @@ class ScriptedEngine(EngineStub):
 
     def pause(self, mode: PauseMode) -> list[Event]:
         self.pause_mode = mode
-        return self.fail_all("paused") if mode == "abort" else []
+        names = list(self.live) if mode == "abort" else []
+        return [self._end(name, (), "cancelled") for name in names]
 
-    def take_weights(self, source: Any, checksum: str | None, choose_version: Callable[[str], int]) -> list[Event]:
+    def update_weights(self, source: Any, version: int | None = None, checksum: str | None = None) -> WeightUpdate:
         if not Path(source).exists():
             raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
-        self.version = choose_version(str(source))
-        return []
-
-    def weights_checksum(self) -> str:
-        return "at start"
+        return self.take_content(str(source), version)
 
     def describe(self) -> str:
         return f"scripted: {len(self.live)} live"

@@ -57,8 +57,9 @@ def main(arguments: list[str]) -> int:
             writer.close()
             return 2
         heartbeat = Heartbeat(memory)
-        loop = EngineLoop(built.engine, inbox, writer.put, heartbeat, holds_files=True, versions=start.versions)
+        loop = EngineLoop(built.engine, inbox, writer.put, heartbeat, holds_files=True)
         # In the state that the engine before it was in.
+        built.engine.know_versions(start.versions)
         if start.weights is not None:
             loop.restore(start.weights)
         if start.is_paused:

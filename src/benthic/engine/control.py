@@ -34,7 +34,7 @@ from benthic.engine.messages import (
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.stats import EngineStats
 from benthic.engine.watchdog import Heartbeat
-from benthic.engine.weight_versions import WeightVersions
+from benthic.engine.weight_versions import WeightUpdate
 from benthic.errors import BenthicError, CapacityError, CheckpointError, EngineError, RequestError, WeightsLostError
 
 CLOSED = "the engine was closed"
@@ -73,17 +73,14 @@ class StepEngine(Protocol):
         ...
 
     def resume(self) -> None: ...
-    def take_weights(
-        self, source: str | Mapping[str, Any], checksum: str | None, choose_version: Callable[[str], int]
-    ) -> list[Event]:
-        """Loads, asks for the version of what has that checksum, drains, retracts and installs.
-
-        All errors but WeightsLostError leave weights and requests as they were.
-        """
+    def update_weights(
+        self, source: str | Mapping[str, Any], version: int | None = None, checksum: str | None = None
+    ) -> WeightUpdate:
+        """All errors but WeightsLostError leave weights and requests as they were."""
         ...
 
-    def weights_checksum(self) -> str:
-        """Of the weights in force; reads them all."""
+    def know_versions(self, known: Iterable[tuple[int, str]]) -> None:
+        """Versions, with their checksums, of the weights of an engine before this one."""
         ...
 
     def flush(self) -> None: ...
@@ -93,6 +90,10 @@ class StepEngine(Protocol):
 
     def check_laws(self) -> None:
         """Asserts conservation of every pool."""
+        ...
+
+    def close(self) -> None:
+        """Ends what it has besides its memory, such as threads."""
         ...
 
 
@@ -105,7 +106,6 @@ class EngineLoop:
         send: takes replies, in order; must not wait.
         heartbeat: marked around each step and call, and after each command.
         holds_files: whether a file of installed weights is held open for another process to open again.
-        versions: of weights that were in force before, with their checksums.
     """
 
     def __init__(
@@ -116,14 +116,12 @@ class EngineLoop:
         heartbeat: Heartbeat,
         *,
         holds_files: bool = False,
-        versions: Iterable[tuple[int, str]] = (),
     ) -> None:
         self._engine = engine
         self._inbox = inbox
         self._send = send
         self._heartbeat = heartbeat
         self._holds_files = holds_files
-        self._versions = WeightVersions(engine.stats().weight_version, versions)
         self._file: HeldFile | None = None
         self._lack = ""  # why there are no weights to answer with
         self._is_closing = False
@@ -229,17 +227,10 @@ class EngineLoop:
         return Done(call.number, value), events
 
     def _update(self, call: UpdateWeights) -> tuple[Done, list[Event]]:
-        chosen: list[tuple[int, str]] = []
-
-        def choose(checksum: str) -> int:
-            version = self._versions.choose(call.version, checksum, self._engine.weights_checksum)
-            chosen.append((version, checksum))
-            return version
-
         source = call.held if call.held and is_file(call.held) else call.source
         file = HeldFile(source) if self._holds_files and isinstance(source, str) and is_file(source) else None
         try:
-            events = self._engine.take_weights(source if file is None else file.path, call.checksum, choose)
+            update = self._engine.update_weights(source if file is None else file.path, call.version, call.checksum)
         except BaseException as error:
             if file is None:
                 raise
@@ -250,10 +241,8 @@ class EngineLoop:
         if self._file is not None:
             self._file.close()
         self._file, self._lack = file, ""
-        [(version, checksum)] = chosen
-        self._versions.installed(version, checksum)
         held = "" if file is None else file.path
-        return Done(call.number, str(version), checksum=checksum, held=held), events
+        return Done(call.number, str(update.version), checksum=update.checksum, held=held), update.events
 
     def _lose(self, why: str) -> None:
         self._lack = why

@@ -10,7 +10,7 @@ Pausing, new weights and flushing happen at a drained boundary: no pass is in fl
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -31,6 +31,7 @@ from benthic.engine.request import Event, FinalOutput, FinishReason, Request
 from benthic.engine.request_checks import RequestChecks
 from benthic.engine.sequence import Phase, Sequence
 from benthic.engine.stats import EngineStats
+from benthic.engine.weight_versions import WeightUpdate, WeightVersions
 from benthic.engine.weights import WeightSource, install_weights, stage_weights, weights_checksum
 from benthic.errors import CapacityError, RequestError, WeightsLostError
 from benthic.models.transformer import Transformer
@@ -87,7 +88,7 @@ class Engine:
         self.max_model_len = capacity.max_len
         self._checks = RequestChecks(model.config, self.config, self.max_model_len)
         self._fingerprint = fingerprint(model, self.config)
-        self._version = 0
+        self._versions = WeightVersions(0)
         self._counters = Counters()
         self._in_flight: deque[InFlight] = deque()
         self._cancelled: list[tuple[str, FinishReason]] = []
@@ -203,32 +204,23 @@ class Engine:
 
     def update_weights(
         self, source: WeightSource, version: int | None = None, checksum: str | None = None
-    ) -> list[Event]:
+    ) -> WeightUpdate:
         """Replaces the weights, all or none. Running requests keep their tokens and compute them anew.
 
         Args:
             source: a state dict of the model, a file of `write_weights`, or a checkpoint folder.
-            version: stamped on every later token; None: one more than now. One that was used for other weights is
-                taken and finds nothing of theirs in the cache; whoever reads the stamps may want to refuse it.
+            version: stamped on every later token; None: one more than any so far. Versions go forward, and back only
+                to the very weights that had that version.
             checksum: `weights_checksum` of what the sender sent.
-
-        Returns:
-            What the pass in flight brought, all of it drawn from the old weights.
 
         Raises:
             CheckpointError: the weights are not the model's or not what was sent; nothing has changed.
-            RequestError: `version` is no version.
+            RequestError: `version` is no version, or stood for other weights; nothing has changed.
             WeightsLostError: the new weights could not be put in place, nor the old ones again; no request may go on.
         """
         check_weight_version(version)
-        return self.take_weights(source, checksum, lambda _: self._version + 1 if version is None else version)
-
-    def take_weights(
-        self, source: WeightSource, checksum: str | None, choose_version: Callable[[str], int]
-    ) -> list[Event]:
-        """`update_weights`, with the version chosen by the checksum of what arrived. An error there changes nothing."""
         staged = stage_weights(self._model, source, checksum)
-        version = choose_version(staged.checksum)
+        version = self._versions.choose(version, staged.checksum, self._weights_checksum)
         self._held += self._drain()  # kept there until it can be returned
         parts = self._parts
         self._is_sound = False
@@ -241,14 +233,14 @@ class Engine:
             self._is_sound = True  # the old weights are back, and the requests will be computed anew
             raise
         parts.cache.flush()
-        self._version = version
+        self._versions.installed(version, staged.checksum)
         parts.scheduler.namespace = self._namespace
         self._is_sound = True
-        return self._hand_out()
+        return WeightUpdate(version, staged.checksum, self._hand_out())
 
-    def weights_checksum(self) -> str:
-        """`weights_checksum` of the weights in force; reads them all."""
-        return weights_checksum(self._model.state_dict())
+    def know_versions(self, known: Iterable[tuple[int, str]]) -> None:
+        """Versions of weights, with their checksums, that an engine has had of which this one takes the place."""
+        self._versions = WeightVersions(self._versions.current, known)
 
     def flush(self) -> None:
         """Forgets every cached prefix that no live request holds."""
@@ -263,7 +255,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Figures of this moment."""
-        return self._counters.stats(self._parts.scheduler, self._parts.cache.stats(), self._version)
+        return self._counters.stats(self._parts.scheduler, self._parts.cache.stats(), self._versions.current)
 
     def check_laws(self) -> None:
         """Asserts the conservation of pages, windows and rows. Slow."""
@@ -297,7 +289,7 @@ class Engine:
     def _take_in(self) -> list[Event]:
         """Commits the oldest pass in flight, waiting for it."""
         entry = self._in_flight.popleft()
-        result = replace(entry.pending.result(), weight_version=self._version)
+        result = replace(entry.pending.result(), weight_version=self._versions.current)
         events = self._parts.scheduler.committed(entry.plan, result)
         self._parts.speculation.take(entry.plan, entry.depths, result)
         self._counters.took_in(entry.plan, result)
@@ -348,7 +340,10 @@ class Engine:
 
     @property
     def _namespace(self) -> tuple[str, int]:
-        return (self._fingerprint, self._version)
+        return (self._fingerprint, self._versions.current)
+
+    def _weights_checksum(self) -> str:
+        return weights_checksum(self._model.state_dict())
 
     def _hold_threads(self) -> None:
         """Somebody else's torch.set_num_threads must not change a row's bits."""

@@ -1,8 +1,21 @@
 """Which weights each version stood for, so that one number never means two sets of weights."""
 
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+from benthic.engine.request import Event
 from benthic.errors import RequestError
+
+
+class WeightUpdate(NamedTuple):
+    """What came of an update that went well."""
+
+    version: int
+    """In force now."""
+    checksum: str
+    """Of the new weights as they arrived."""
+    events: list[Event]
+    """Of the pass that was in flight: drawn from the old weights."""
 
 
 class WeightVersions:
@@ -17,6 +30,11 @@ class WeightVersions:
     def __init__(self, current: int, known: Iterable[tuple[int, str]] = ()) -> None:
         self._current = current
         self._checksums = dict(known)
+
+    @property
+    def current(self) -> int:
+        """The version in force."""
+        return self._current
 
     def choose(self, version: int | None, checksum: str, checksum_now: Callable[[], str]) -> int:
         """The version for weights of this checksum.

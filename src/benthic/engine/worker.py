@@ -30,7 +30,7 @@ class EngineWorker(EngineHandle):
     """Runs an engine's steps in a daemon thread.
 
     Args:
-        engine: from now on used by the thread alone.
+        engine: from now on used by the thread alone, which closes it in the end.
         stall_timeout_s: a step or call that takes longer is reported in the log, with all stacks.
     """
 
@@ -68,6 +68,8 @@ class EngineWorker(EngineHandle):
         self._inbox.put(Close())
         if self._thread.is_alive():
             self._thread.join(timeout_s)
+        elif not self._has_ended:  # it never began
+            self._engine.close()
         self._answers.fail(CLOSED)  # of a step that does not end, nobody can say more
         self._answers.wake()
 
@@ -89,6 +91,7 @@ class EngineWorker(EngineHandle):
             self._has_ended = True
             self._answers.fail(error)
             self._answers.wake()
+            self._engine.close()
 
     def _take(self, reply: Reply) -> None:
         assert isinstance(reply, Report | Done | Failed), reply

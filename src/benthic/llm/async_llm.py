@@ -199,8 +199,8 @@ class AsyncLLM:
         if self._is_closed:
             return
         self._is_closed = True
+        await asyncio.to_thread(self._worker.close)
         if self._receiver is not None:
-            await asyncio.to_thread(self._worker.close)
             await asyncio.to_thread(self._receiver.join)
 
     async def __aenter__(self) -> Self:

@@ -5,11 +5,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from benthic.engine.call_checks import check_weight_version
 from benthic.engine.engine import Engine, PauseMode
 from benthic.engine.request import Event, FinalOutput
 from benthic.engine.stats import EngineStats
-from benthic.engine.weight_versions import WeightVersions
 from benthic.engine.weights import WeightSource
 from benthic.errors import RequestError
 from benthic.llm.answers import OpenAnswer, OpenPrompt
@@ -28,10 +26,10 @@ class EngineDriver:
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self._versions = WeightVersions(engine.stats().weight_version)
         self._between_steps = threading.Condition()
         self._held: list[Event] = []
         """What control calls brought, for whoever drives."""
+        self._is_closed = False
         self._paused_by: int | None = None
         """The thread that paused."""
 
@@ -39,7 +37,7 @@ class EngineDriver:
         """Runs prompts to their ends and yields text as it comes. Whatever interrupts it, the engine is left empty.
 
         Raises:
-            RequestError: the calling thread has paused the engine, so that nobody would go on.
+            RequestError: the calling thread has paused the engine, so that nobody would go on; or the engine is closed.
         """
         todo = iter([answer for prompt in prompts for answer in prompt.answers])
         live: dict[str, OpenAnswer] = {}
@@ -82,18 +80,11 @@ class EngineDriver:
             self._between_steps.notify_all()
 
     def update_weights(self, source: WeightSource, version: int | None, checksum: str | None) -> int:
-        """See `Engine.update_weights`; the version in force, which never stood for other weights."""
-        check_weight_version(version)
-        chosen: list[tuple[int, str]] = []
-
-        def choose(found: str) -> int:
-            chosen.append((self._versions.choose(version, found, self.engine.weights_checksum), found))
-            return chosen[0][0]
-
+        """See `Engine.update_weights`; returns the version in force."""
         with self._between_steps:
-            self._held += self.engine.take_weights(source, checksum, choose)
-            self._versions.installed(*chosen[0])
-            return chosen[0][0]
+            update = self.engine.update_weights(source, version, checksum)
+            self._held += update.events
+            return update.version
 
     def flush(self) -> None:
         """See `Engine.flush`."""
@@ -105,6 +96,13 @@ class EngineDriver:
         with self._between_steps:
             return self.engine.stats()
 
+    def close(self) -> None:
+        """Ends the engine's thread, if it has one. Who runs prompts now gets an error."""
+        with self._between_steps:
+            self._is_closed = True
+            self.engine.close()
+            self._between_steps.notify_all()
+
     def _step(self, todo: Iterator[OpenAnswer], live: dict[str, OpenAnswer]) -> list[Event]:
         with self._between_steps:
             if self._paused_by is not None and not self._held:
@@ -114,6 +112,8 @@ class EngineDriver:
                         "from another thread"
                     )
                 self._between_steps.wait(_PAUSED_STEP_S)
+            if self._is_closed:
+                raise RequestError("this LLM was closed before the answer was complete; close it afterwards")
             # Only what can run soon is queued, so that any number of prompts may be given.
             for answer in itertools.islice(todo, max(0, 2 * self.engine.config.max_num_seqs - len(live))):
                 self.engine.add(answer.request)

@@ -208,8 +208,10 @@ class LLM:
         self._open_driver().flush()
 
     def close(self) -> None:
-        """Frees the cache. Closing twice is fine; other calls then raise RequestError."""
-        self._driver = None
+        """Frees the cache. Closing twice is fine; other calls, also those under way, then raise RequestError."""
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.close()
 
     def __enter__(self) -> Self:
         return self
