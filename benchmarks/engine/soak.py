@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -75,10 +76,20 @@ class Findings:
 
     outcomes: Counter[str] = field(default_factory=Counter)
     acts: Counter[str] = field(default_factory=Counter)
+    errors: Counter[tuple[int, str]] = field(default_factory=Counter)
+    """What clients were told, by status (in a stream: 200) and message with its numbers as #."""
     problems: list[str] = field(default_factory=list)
     before: Holdings | None = None
     after: Holdings | None = None
     seconds: float = 0.0
+
+    def count_error(self, status: int, message: str) -> None:
+        """Somebody was told no."""
+        self.errors[status, re.sub(r"\d+(\.\d+)?", "#", message)] += 1
+
+    def error_lines(self) -> list[str]:
+        """All that anybody was told, the most frequent first."""
+        return [f"{count:6} x {status} {message}" for (status, message), count in self.errors.most_common()]
 
     def line(self) -> str:
         """The summary."""
@@ -177,7 +188,7 @@ class Soak:
     async def _ask(self, client: httpx.AsyncClient, body: dict[str, Any]) -> str:
         response = await client.post(PATH, json=body)
         if response.status_code != 200:
-            return f"error {response.status_code}"
+            return self._refused(response)
         choice = response.json()["choices"][0]
         return self._compare(body, choice["text"], choice["finish_reason"])
 
@@ -186,12 +197,14 @@ class Soak:
         text, reason = "", None
         async with client.stream("POST", PATH, json={**body, "stream": True}) as response:
             if response.status_code != 200:
-                return f"error {response.status_code}"
+                await response.aread()
+                return self._refused(response)
             async for line in response.aiter_lines():
                 if not line.startswith("data: {"):
                     continue
                 frame = json.loads(line.removeprefix("data: "))
                 if "error" in frame:
+                    self._note(200, frame["error"])
                     return "error in stream"
                 text += frame["choices"][0]["text"]
                 reason = frame["choices"][0]["finish_reason"] or reason
@@ -215,12 +228,27 @@ class Soak:
     async def _oversize(self, client: httpx.AsyncClient) -> str:
         context_len = self._server.service.context_len
         response = await client.post(PATH, json={"prompt": [5] * (context_len + 7), "max_tokens": 1})
-        return "refused" if response.status_code == 400 else f"oversize {response.status_code}"
+        return "refused" if response.status_code == 400 else f"oversize: {self._refused(response)}"
 
     async def _nonsense(self, client: httpx.AsyncClient) -> str:
         body = self._random.choice([{}, {"prompt": ""}, {"prompt": [-1]}, {"prompt": "a", "temperature": -1}])
         response = await client.post(PATH, json=body)
-        return "refused" if response.status_code == 400 else f"nonsense {response.status_code}"
+        return "refused" if response.status_code == 400 else f"nonsense: {self._refused(response)}"
+
+    def _refused(self, response: httpx.Response) -> str:
+        """Notes an error that is nobody's mistake; even then it must be said in the right way."""
+        status = response.status_code
+        self._note(status, response.json().get("error", {}))
+        if status in (429, 503) and "retry-after" not in response.headers:
+            self.findings.problems.append(f"{status} without retry-after: {response.text}")
+        return f"error {status}"
+
+    def _note(self, status: int, error: dict[str, Any]) -> None:
+        """Kills and aborts have names of their own; what has none is a fault."""
+        message = str(error.get("message"))
+        self.findings.count_error(status, message)
+        if status == 500 or error.get("code") is None:
+            self.findings.problems.append(f"{status}: {message}")
 
     async def _operate(self, client: httpx.AsyncClient) -> None:
         acts: list[tuple[str, dict[str, Any]]] = [
@@ -397,6 +425,7 @@ def main() -> None:
     )
     findings = soak(config)
     print(findings.line(), flush=True)
+    print("\n".join(findings.error_lines()), flush=True)
     for problem in findings.problems:
         print("  " + problem[:300])
     raise SystemExit(1 if findings.problems else 0)

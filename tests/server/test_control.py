@@ -67,12 +67,23 @@ async def test_nothing_is_generated_between_pause_and_continue(live: Any) -> Non
         assert (await late).text.endswith("[DONE]\n\n")
 
 
-async def test_a_pause_that_aborts_answers_the_clients(live: Any) -> None:
+@pytest.mark.parametrize(
+    ("route", "fields"),
+    [("/pause_generation", {"mode": "abort"}), ("/abort_request", {"abort_all": True})],
+    ids=["pause", "abort"],
+)
+async def test_who_is_aborted_is_told_so_and_that_nothing_has_failed(
+    live: Any, route: str, fields: dict[str, Any]
+) -> None:
     with live("one two three", step_s=0.01, admin_key="boss") as up:
-        stream = asyncio.ensure_future(up.client.post("/v1/completions", json=ENDLESS))
-        assert await until(lambda: up.service.channel.num_open == 1)
-        await post(up, "/pause_generation", mode="abort")
-        assert '"error":{' in (await stream).text
+        bodies = [ENDLESS, {**ENDLESS, "stream": False}]
+        tasks = [asyncio.ensure_future(up.client.post("/v1/completions", json=body)) for body in bodies]
+        assert await until(lambda: up.service.channel.num_open == 2)
+        await post(up, route, **fields)
+        stream, plain = await asyncio.gather(*tasks)
+        assert '"error":{' in stream.text and '"code":"cancelled"' in stream.text
+        assert (plain.status_code, plain.json()["error"]["code"]) == (409, "cancelled")
+        assert plain.headers["x-should-retry"] == "false"
         await post(up, "/continue_generation")
 
 

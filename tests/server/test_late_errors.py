@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from benthic.errors import CapacityError, RequestError
+from benthic.engine.request import Request
+from benthic.errors import CapacityError, EngineError, RequestError
 
 pytestmark = pytest.mark.anyio
 PATHS = {
@@ -79,3 +80,26 @@ async def test_chat_tells_right_and_wrong_drafts_summed_over_choices_streamed_or
     assert (details["accepted_prediction_tokens"], details["rejected_prediction_tokens"]) == (6, 4)
     assert frames[-1]["usage"]["completion_tokens_details"] == details
     assert "accepted_prediction_tokens" not in (silent.get("completion_tokens_details") or {})
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+async def test_an_engine_that_fails_just_when_it_is_asked_is_not_there_and_nothing_stays_open(
+    scripted: Any, monkeypatch: pytest.MonkeyPatch, is_alive: bool
+) -> None:
+    async with scripted("one two three") as up:
+        real, engine, taken = up.service.channel.engine.add, up.service.channel.engine, []
+
+        def add(request: Request) -> None:
+            if taken:
+                if not is_alive:
+                    monkeypatch.setattr(type(engine), "is_alive", False)
+                raise EngineError("the engine has failed and is not started again")
+            taken.append(request)
+            real(request)
+
+        monkeypatch.setattr(engine, "add", add)
+        answer = await up.post("/v1/completions", **PATHS["/v1/completions"], n=2)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert "retry-after" in answer.headers
+        assert up.service.channel.num_open == 0
+        monkeypatch.undo()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from benthic.engine.handle import EngineHandle
 from benthic.engine.request import Event, FinalOutput, Request
-from benthic.errors import RequestError
+from benthic.errors import BenthicError, RequestError
 from benthic.server.errors import ApiError, cut_off, engine_gone, needs_weights, overloaded, shutting_down
 from benthic.server.metrics import Metrics
 
@@ -188,9 +188,15 @@ class Channel:
         """
         self.check_room(len(requests))
         generation = Generation(self, requests, self._metrics)
-        for request in requests:
-            self._owners[request.request_id] = generation
-            self.engine.add(request)
+        self._owners |= dict.fromkeys((request.request_id for request in requests), generation)
+        try:
+            for request in requests:
+                self.engine.add(request)
+        except BenthicError:
+            generation.close()
+            if not self.engine.is_alive:  # since just now
+                raise engine_gone() from None
+            raise
         return generation
 
     def stop(self, request_id: str) -> None:

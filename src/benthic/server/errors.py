@@ -6,9 +6,10 @@ The object is {"error": {"message", "type", "param", "code"}}; `param` names the
 from typing import Any
 
 from benthic.engine.request import ErrorKind
-from benthic.errors import BenthicError, CapacityError, PromptTooLong, RequestError, UnknownModel
+from benthic.errors import BenthicError, CapacityError, EngineError, PromptTooLong, RequestError, UnknownModel
 
 _TIMEOUT = 408
+_CONFLICT = 409
 
 
 class ApiError(BenthicError):
@@ -44,6 +45,8 @@ class ApiError(BenthicError):
         """Headers that belong to the answer: both spellings of retry-after, where the client may try again."""
         if self.status == _TIMEOUT:  # the rest of the request may still come, and would be read as the next one
             return {"connection": "close"}
+        if self.status == _CONFLICT:  # OpenAI's clients would send it again by themselves
+            return {"x-should-retry": "false"}
         if self.retry_after_s is None:
             return {}
         seconds = max(1, round(self.retry_after_s))
@@ -114,6 +117,16 @@ def internal_error() -> ApiError:
     return ApiError(500, "the server failed to answer this request; its log has the reason", kind="server_error")
 
 
+def aborted() -> ApiError:
+    """Whoever runs the server has ended this request on purpose: nothing has failed, here or at the client's."""
+    return ApiError(
+        _CONFLICT,
+        "this request was aborted by whoever runs the server; send it again only if it is still wanted",
+        kind="conflict_error",
+        code="cancelled",
+    )
+
+
 def unfinished(kind: ErrorKind | None, reason: str) -> ApiError:
     """The answer to a request that the engine took and ended with an error; `kind` None: it was cancelled there.
 
@@ -132,7 +145,7 @@ def unfinished(kind: ErrorKind | None, reason: str) -> ApiError:
         case "numbers":
             return ApiError(500, message, kind="server_error", code="numbers_not_finite")
         case None:
-            return ApiError(500, message, kind="server_error", code="cancelled")
+            return aborted()
 
 
 def api_error(error: Exception) -> ApiError:
@@ -148,6 +161,8 @@ def api_error(error: Exception) -> ApiError:
             return ApiError(400, str(error), code="invalid_value", param=error.param)
         case CapacityError():
             return overloaded(str(error))
+        case EngineError():
+            return ApiError(503, str(error), kind="server_error", code="engine_unavailable", retry_after_s=5.0)
         case BenthicError():
             return ApiError(500, str(error), kind="server_error")
         case _:
