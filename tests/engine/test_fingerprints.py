@@ -70,7 +70,7 @@ class Traffic:
         elif draw < 0.87:
             self.version += 1
             weight = torch.tensor([float(self.version)])
-            self._take(self.engine.update_weights({"weight": weight}, version=self.version))
+            self._take(self.engine.update_weights({"weight": weight}, version=self.version).events)
         elif draw < 0.95:
             self._take(self.engine.pause(self.rng.choice(["keep", "retract"])))
             self.engine.resume()
