@@ -32,6 +32,8 @@ DIES = 68
 """The process kills itself."""
 STOPS = 69
 """The process stops in the middle of its next reply, as if by SIGSTOP."""
+ORPHANS = 70
+"""The process dies and leaves one behind that holds its pipes open for a while."""
 EXHAUSTING, HANGING, LOSING, STOPPING = "exhausting", "hanging", "losing", "stopping"
 """Weights of this content run out of memory, hang, leave none, and stop the process in the middle of its reply."""
 FACTORY = "tests.engine.fakes:build_fake"
@@ -211,6 +213,11 @@ class FakeEngine(EngineStub):
             while not self.is_released:
                 time.sleep(0.01)
         if token == DIES:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if token == ORPHANS:
+            if os.fork() == 0:
+                time.sleep(5)
+                os._exit(0)
             os.kill(os.getpid(), signal.SIGKILL)
         if token == STOPS:
             stop_in_next_reply()

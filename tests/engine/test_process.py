@@ -20,7 +20,7 @@ from benthic.engine.request import FinalOutput, TokenEvent
 from benthic.engine.supervisor import ChildProcess, RestartPolicy, Restarts
 from benthic.errors import CheckpointError, ConfigError, EngineError, RequestError
 from tests.engine.asking import first_event, held, is_running, receive_finals, request_of, until
-from tests.engine.fakes import DIES, FAILS, HANGS, STOPPING, STOPS, fake_spec
+from tests.engine.fakes import DIES, FAILS, HANGS, ORPHANS, STOPPING, STOPS, fake_spec
 
 SOON = RestartPolicy(first_wait_s=0.01, max_early_deaths=3, early_s=0.0)
 
@@ -252,6 +252,18 @@ def test_closing_keeps_its_limit_although_the_child_has_stopped_inside_a_reply()
     engine.close(timeout_s=0.5)
     assert time.monotonic() - began < 3
     assert receive_finals(engine, 1)["stops"].finish_reason == "error"
+
+
+def test_a_process_that_a_child_leaves_behind_with_its_pipes_holds_nobody_up(
+    engine: EngineProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benthic.engine.supervisor._EXIT_S", 0.3)
+    began = time.monotonic()
+    engine.add(request_of("orphans", prompt=(ORPHANS,)))
+    assert "SIGKILL" in (receive_finals(engine, 1)["orphans"].error or "")
+    engine.add(request_of("next"))
+    assert receive_finals(engine, 1)["next"].finish_reason == "length"
+    assert time.monotonic() - began < 4.5
 
 
 def test_removed_dump_files_cost_nothing_but_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

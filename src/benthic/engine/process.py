@@ -225,7 +225,7 @@ class EngineProcess(EngineHandle):
                 if self._answers.time_out(late, f"the engine is {self._state}", is_held=False):
                     del self._backlog[name]
             elif late.overdue_s > _LATE_GRACE_S:
-                was_open = self._answers.time_out(late, "the engine does not get on", is_held=True)
+                was_open = self._answers.time_out(late, "the engine has not ended it by then", is_held=True)
                 if was_open and self._child is not None:
                     self._child.send(Cancel(name, "cancelled"))
 
