@@ -38,7 +38,7 @@ class FingerprintConfig(ModelConfig):
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
-        return tuple(LayerSpec(ratio, "bias") for ratio in self.compress_ratios)
+        return tuple(LayerSpec(ratio, "bias", has_index=ratio == 4) for ratio in self.compress_ratios)
 
 
 def config(

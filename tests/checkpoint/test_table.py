@@ -36,7 +36,9 @@ def test_inspect_knows_released_sizes_by_name():
 
 
 def test_inspecting_nothing_lists_what_is_known():
-    with pytest.raises(CheckpointError, match="no folder 'gpt' .*known: tiny, deepseek-v4-flash, deepseek-v4-pro"):
+    with pytest.raises(
+        CheckpointError, match="no folder 'gpt' .*known: tiny, deepseek-r1, .*deepseek-v4-flash, deepseek-v4-pro"
+    ):
         inspect("gpt")
 
 

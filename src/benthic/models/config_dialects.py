@@ -1,4 +1,4 @@
-"""The spellings of config.json, brought to one: plain data in, the fields of `ModelConfig` out.
+"""The spellings of a DeepSeek-V4's config.json, brought to one: plain data in, the fields of `ModelConfig` out.
 
 Two dialects exist. DeepSeek's released files say `compress_ratios`, `num_hash_layers`, `qk_rope_head_dim` and
 `rope_scaling`; transformers 5 rewrites these as `layer_types` with `compress_rates`, `mlp_layer_types`,
@@ -54,41 +54,32 @@ TRANSLATED = frozenset(
 _ABSENT = object()
 
 
-def read_fields(raw: Mapping[str, Any], plain_fields: Collection[str], required: Collection[str]) -> dict[str, Any]:
-    """Returns constructor fields for `ModelConfig`; `rope_scaling` is a dict or None.
+def read_hybrid(raw: Mapping[str, Any], plain_fields: Collection[str], required: Collection[str]) -> dict[str, Any]:
+    """Returns constructor fields for the `ModelConfig` of a DeepSeek-V4; `rope_scaling` is a dict or None.
 
     `plain_fields` are copied under their own name; `required` must be there in one spelling or the other. A key that
     nothing reads is logged as a warning with the nearest known name. Raises ConfigError.
     """
-    _refuse_other_models(raw)
+    _refuse_other_heads(raw)
     fields: dict[str, Any] = {name: raw[name] for name in plain_fields if name in raw and name not in TRANSLATED}
     fields["compress_ratios"] = _compress_ratios(raw)
     fields["num_hash_layers"] = _num_hash_layers(raw)
     fields.update(_rope(raw))
     fields["expert_dtype"] = _expert_dtype(raw)
-    if "eos_token_id" in raw:
-        fields["eos_token_id"] = _eos_token_id(raw["eos_token_id"])
-    missing = sorted(name for name in required if fields.get(name, _ABSENT) is _ABSENT)
-    if missing:
-        raise ConfigError(f"config.json lacks {', '.join(missing)}; a DeepSeek-V4 configuration states each of them")
-    _warn_about_unknown(raw, plain_fields)
+    fields |= first_eos_token(raw)
+    refuse_missing(fields, required, "DeepSeek-V4")
+    warn_about_unknown(raw, {*plain_fields, *FIXED, *WITHOUT_EFFECT, *TRANSLATED})
     return fields
 
 
-def _refuse_other_models(raw: Mapping[str, Any]) -> None:
-    model_type = raw.get("model_type", "deepseek_v4")
-    if model_type != "deepseek_v4":
-        raise ConfigError(f"model_type is {model_type!r}; only 'deepseek_v4' can be read")
+def _refuse_other_heads(raw: Mapping[str, Any]) -> None:
     dspark = sorted(name for name in raw if name.startswith("dspark_"))
     if dspark:
         raise ConfigError(
             f"config.json has {', '.join(dspark)}: a refreshed release with a DSpark draft head, which is not "
             "supported yet; the April releases (DeepSeek-V4-Flash, DeepSeek-V4-Pro) with an MTP block are"
         )
-    for name, allowed in FIXED.items():
-        value = raw.get(name, allowed)
-        if value != allowed:
-            raise ConfigError(f"{name} is {value!r}; DeepSeek-V4 has {allowed!r} and nothing else is built")
+    refuse_other_values(raw, FIXED, "DeepSeek-V4")
 
 
 def _compress_ratios(raw: Mapping[str, Any]) -> tuple[int, ...]:
@@ -193,13 +184,32 @@ def _expert_dtype(raw: Mapping[str, Any]) -> str:
     return str(raw.get("expert_dtype") or quantization.get("expert_dtype") or default)
 
 
-def _eos_token_id(value: Any) -> Any:
-    return value[0] if isinstance(value, list) and value else value
+def first_eos_token(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """`eos_token_id`, of several the first; nothing if it is absent."""
+    if "eos_token_id" not in raw:
+        return {}
+    value = raw["eos_token_id"]
+    return {"eos_token_id": value[0] if isinstance(value, list) and value else value}
 
 
-def _warn_about_unknown(raw: Mapping[str, Any], plain_fields: Collection[str]) -> None:
-    known = set(plain_fields) | set(FIXED) | WITHOUT_EFFECT | TRANSLATED
-    for name in sorted(set(raw) - known):
+def refuse_other_values(raw: Mapping[str, Any], fixed: Mapping[str, Any], family: str) -> None:
+    """Raises ConfigError where a file says something else than the one value that is built."""
+    for name, allowed in fixed.items():
+        value = raw.get(name, allowed)
+        if value != allowed:
+            raise ConfigError(f"{name} is {value!r}; {family} has {allowed!r} and nothing else is built")
+
+
+def refuse_missing(found: Mapping[str, Any], required: Collection[str], family: str) -> None:
+    """Raises ConfigError for fields that no spelling gave."""
+    missing = sorted(name for name in required if found.get(name, _ABSENT) is _ABSENT)
+    if missing:
+        raise ConfigError(f"config.json lacks {', '.join(missing)}; a {family} configuration states each of them")
+
+
+def warn_about_unknown(raw: Mapping[str, Any], known: Collection[str]) -> None:
+    """Logs each key that nothing reads, with the nearest known name."""
+    for name in sorted(set(raw) - set(known)):
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         logging.getLogger(__name__).warning("config.json key %r is not read%s", name, hint)
