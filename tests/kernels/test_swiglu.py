@@ -31,6 +31,14 @@ def test_the_limit_changes_the_result_where_it_bites() -> None:
     assert not torch.equal(swiglu(**given), swiglu(**(given | {"limit": 1e9})))
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_without_a_limit_nothing_is_clamped(impl: str) -> None:
+    given = inputs(9, extreme=True)
+    gate, up = given["gate_up"].double().chunk(2, dim=-1)
+    expected = gate / (1 + torch.exp(-gate)) * up
+    torch.testing.assert_close(swiglu(given["gate_up"], None, impl=impl).double(), expected, rtol=1e-6, atol=1e-7)
+
+
 def test_gradients_are_the_numeric_ones_and_zero_beyond_the_clamp() -> None:
     laws.assert_gradients(swiglu, inputs(3, torch.float64, width=4))
     laws.assert_gradients_of_kernel(swiglu, inputs(7, torch.float64))

@@ -1,5 +1,5 @@
 """Router scores to experts and their weights."""
 
-from benthic.kernels.moe_route.op import Routing, Score, moe_route
+from benthic.kernels.moe_route.op import GroupLimit, Routing, Score, moe_route, router_scores
 
-__all__ = ["Routing", "Score", "moe_route"]
+__all__ = ["GroupLimit", "Routing", "Score", "moe_route", "router_scores"]

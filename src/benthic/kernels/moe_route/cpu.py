@@ -6,13 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.moe_route.reference import Routing, Score
+from benthic.kernels.moe_route.reference import GroupLimit, Routing, Score
 from benthic.kernels.numba_kernel import float32s, int64s, kernel, part
 from benthic.kernels.numba_math import exp32, sigmoid32, softplus32
 from benthic.kernels.precision import EXP_LIMIT
 
 SCORES: dict[Score, int] = {"sqrtsoftplus": 0, "sigmoid": 1, "softmax": 2}
 LIMIT = np.float32(-EXP_LIMIT)
+NO_LIMIT = GroupLimit(1, 1, 1)
 
 
 def moe_route_cpu(
@@ -23,6 +24,8 @@ def moe_route_cpu(
     scale: float,
     score: Score,
     normalize: bool,
+    floor: float,
+    limit: GroupLimit | None,
 ) -> Routing:
     """See `moe_route`."""
     logits = logits.contiguous()
@@ -43,6 +46,8 @@ def moe_route_cpu(
         scale,
         selects,
         normalize,
+        floor,
+        *(limit or NO_LIMIT),
     )
     return Routing(weights, chosen)
 
@@ -60,9 +65,14 @@ def _route(
     scale: float,
     selects: bool,
     normalize: bool,
+    floor: float,
+    groups: int,
+    kept: int,
+    best: int,
 ) -> None:
     experts, weights = int64s(experts_at, (rows, top_k)), float32s(weights_at, (rows, top_k))
     scores, ranked = np.empty(num_experts, np.float32), np.empty(num_experts, np.float32)
+    totals, best_groups = np.empty(groups, np.float32), np.empty(kept, np.int64)
     for row in range(rows):
         _score(float32s(logits_at + 4 * row * num_experts, (num_experts,)), scores, score)
         if selects:
@@ -72,11 +82,14 @@ def _route(
                 bias = float32s(bias_at, (num_experts,))
                 for e in range(num_experts):
                     ranked[e] += bias[e]
+            if kept < groups:
+                _limit(ranked, totals, best_groups, best)
             _select(ranked, experts[row])
         total = np.float32(0.0)
         for k in range(top_k):
             weights[row, k] = scores[experts[row, k]]
             total += weights[row, k]
+        total += np.float32(floor)
         for k in range(top_k):
             share = weights[row, k] / total if normalize else weights[row, k]
             weights[row, k] = share * np.float32(scale)
@@ -112,3 +125,24 @@ def _select(ranked: Any, chosen: Any) -> None:
                 best = e
         chosen[k] = best
         ranked[best] = -np.inf
+
+
+@part
+def _limit(ranked: Any, totals: Any, kept: Any, best: int) -> None:
+    """Sets all but the best groups to -inf; a group counts for the sum of its `best` largest, largest first."""
+    size = ranked.size // totals.size
+    members, taken = np.empty(size, np.float32), np.empty(best, np.int64)
+    for group in range(totals.size):
+        for i in range(size):
+            members[i] = ranked[group * size + i]
+        _select(members, taken)
+        total = ranked[group * size + taken[0]]
+        for k in range(1, best):
+            total += ranked[group * size + taken[k]]
+        totals[group] = total
+    _select(totals, kept)
+    for group in range(totals.size):
+        # `_select` has set the chosen ones to -inf; the sum of finite scores never is.
+        if totals[group] != -np.inf:
+            for i in range(size):
+                ranked[group * size + i] = -np.inf

@@ -1,5 +1,6 @@
-"""Scores, exact top-k with ties to the lower expert, weights normalised over the chosen (model.md 2.8)."""
+"""Scores, group limits, exact top-k with ties to the lower expert, weights (model.md 2.8; the family's gates)."""
 
+import math
 from typing import Literal, NamedTuple
 
 import torch
@@ -8,6 +9,18 @@ from torch import Tensor
 from benthic.kernels.precision import EXP_LIMIT, sigmoid, softplus
 
 Score = Literal["sqrtsoftplus", "sigmoid", "softmax"]
+
+
+class GroupLimit(NamedTuple):
+    """Only experts of the `kept` best of `groups` equal runs of experts may be chosen.
+
+    A group counts for the sum of its `best` largest ranked scores: V2 takes 1 (the largest), V3 takes 2. With one group
+    a device this bounds the devices that a token is sent to.
+    """
+
+    groups: int
+    kept: int
+    best: int
 
 
 class Routing(NamedTuple):
@@ -25,14 +38,19 @@ def moe_route_ref(
     scale: float,
     score: Score,
     normalize: bool,
+    floor: float,
+    limit: GroupLimit | None,
 ) -> Routing:
     scores = router_scores(logits, score)
     if experts is None:
         ranked = scores.detach() if bias is None else scores.detach() + bias.detach()
+        if limit is not None:
+            ranked = within_best_groups(ranked, limit)
         experts = torch.sort(ranked, dim=-1, descending=True, stable=True).indices[:, :top_k].contiguous()
     chosen = scores.gather(1, experts)
     if normalize:
-        chosen = chosen / chosen.sum(-1, keepdim=True)
+        total = chosen.sum(-1, keepdim=True)
+        chosen = chosen / (total + floor if floor else total)
     return Routing(chosen * scale, experts)
 
 
@@ -47,3 +65,12 @@ def router_scores(logits: Tensor, score: Score) -> Tensor:
     if score == "sigmoid":
         return sigmoid(logits.clamp(min=-EXP_LIMIT))
     return softplus(logits.clamp(min=-EXP_LIMIT)).sqrt()
+
+
+def within_best_groups(ranked: Tensor, limit: GroupLimit) -> Tensor:
+    """[R, E] with -inf in all but the best groups of each row; ties go to the lower group."""
+    members = ranked.unflatten(1, (limit.groups, -1))  # [R, G, E/G]
+    largest = torch.sort(members, dim=-1, descending=True).values[..., : limit.best]
+    order = torch.sort(largest.sum(-1), dim=-1, descending=True, stable=True).indices
+    dropped = torch.ones_like(order, dtype=torch.bool).scatter_(1, order[:, : limit.kept], False)
+    return members.masked_fill(dropped[..., None], -math.inf).flatten(1)

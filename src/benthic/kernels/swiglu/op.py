@@ -1,5 +1,6 @@
 """The door of swiglu."""
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,7 +16,7 @@ from benthic.kernels.swiglu.reference import swiglu_ref
 
 def swiglu(
     gate_up: Tensor,
-    limit: float,
+    limit: float | None,
     weights: Tensor | None = None,
     out_dtype: torch.dtype | None = None,
     *,
@@ -25,7 +26,8 @@ def swiglu(
 
     Args:
         gate_up: [N, 2F], gate in the first F columns, up in the last; any float dtype.
-        limit: the clamp; only from above for the gate, from both sides for up. Gradients outside are zero.
+        limit: the clamp; only from above for the gate, from both sides for up. Gradients outside are zero. None: no
+            clamp, as in models before V4.
         weights: [N] or None, one factor a row.
         out_dtype: dtype of the result, `gate_up.dtype` if None.
 
@@ -42,6 +44,7 @@ def swiglu(
     if weights is not None and weights.shape != gate_up.shape[:1]:
         raise KernelInputError(f"weights has shape {tuple(weights.shape)}; it must be [{gate_up.shape[0]}]")
     dtype = gate_up.dtype if out_dtype is None else out_dtype
+    limit = math.inf if limit is None else limit
     if not uses_cpu_kernel(impl, gate_up):
         return swiglu_ref(gate_up, weights, limit, dtype)
     return with_reference_gradient(_cpu(), swiglu_ref, (gate_up, weights), limit, dtype)
