@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from benthic.cache.geometry import CacheGeometry
 from benthic.kernels.sparse_attention.plan import TILES_PER_GROUP
-from benthic.kernels.sparse_attention.tiles import BLOCK, num_entry_blocks
+from benthic.kernels.sparse_attention.tiles import BLOCK, num_entry_blocks, window_blocks
 from benthic.kernels.sparse_attention.workspace import (
     attention_block_bytes,
     index_block_bytes,
@@ -54,9 +54,9 @@ def context_bytes(
     """
     found = [0]
     for layer in geometry.layers:
-        blocks = num_entry_blocks(max_len - 1, layer.ratio)
+        blocks = num_entry_blocks(max_len - 1, layer.ratio, geometry.window)
         heads = max(config.num_attention_heads, min_rows)
-        kinds = [(attention_block_bytes, heads, config.head_dim, blocks + 3)]
+        kinds = [(attention_block_bytes, heads, config.head_dim, blocks + window_blocks(geometry.window))]
         if layer.index:
             kinds.append((index_block_bytes, max(config.index_n_heads, min_rows), config.index_head_dim, blocks))
         for block_bytes, heads, dim, num_blocks in kinds:

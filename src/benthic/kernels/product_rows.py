@@ -18,18 +18,19 @@ MOST_ROWS = 256
 
 
 @cache
-def fewest_product_rows(dim: int, threads: int) -> int:
+def fewest_product_rows(dim: int, threads: int, value_dim: int | None = None) -> int:
     """The smallest M from which on rows of queries . keys^T and weights . values have the same bits, by trial.
 
     Args:
         dim: width of queries and keys.
         threads: torch's thread count, which keys the answer.
+        value_dim: width of the values, the first numbers of the keys; None for all of them.
 
     Raises:
         ExactnessError: none up to 64.
     """
     for rows in CANDIDATES:
-        if all(_agrees(rows, dim, num_keys) for num_keys in NUM_KEYS):
+        if all(_agrees(rows, dim, num_keys, value_dim) for num_keys in NUM_KEYS):
             return rows
     raise ExactnessError(
         f"attention products of width {dim} depend on the number of rows up to {CANDIDATES[-1]} "
@@ -38,11 +39,11 @@ def fewest_product_rows(dim: int, threads: int) -> int:
     )
 
 
-def _agrees(fewest: int, dim: int, num_keys: int) -> bool:
+def _agrees(fewest: int, dim: int, num_keys: int, value_dim: int | None) -> bool:
     generator = torch.Generator().manual_seed(dim)
     queries = torch.randn(2, MOST_ROWS, dim, generator=generator)
     keys = torch.randn(2, num_keys, dim, generator=generator)
-    weights, values = torch.rand(2, MOST_ROWS, KEY_BLOCK, generator=generator), keys[:, :KEY_BLOCK]
+    weights, values = torch.rand(2, MOST_ROWS, KEY_BLOCK, generator=generator), keys[:, :KEY_BLOCK, :value_dim]
     scores, sums = torch.bmm(queries, keys.transpose(1, 2)), torch.bmm(weights, values)
     return all(
         torch.equal(torch.bmm(queries[:, :rows].contiguous(), keys.transpose(1, 2)), scores[:, :rows])

@@ -6,7 +6,7 @@ from benthic.kernels.numba_kernel import float32s, kernel
 from benthic.kernels.numba_math import ZERO
 from benthic.kernels.precision import wide
 from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys, read_index_blocks
-from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTiles
+from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 from benthic.kernels.sparse_attention.visibility_cpu import show_keys
 
 PRODUCT_BYTES = 1 << 20
@@ -20,7 +20,7 @@ def index_scores_cpu(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTi
     rows = wide(read_index_blocks(keys, tiles, blocks))
     queries = wide(query.index_select(0, tiles.queries)).view(num_tiles, per_tile * heads, dim)
     weights = wide(gamma.index_select(0, tiles.queries)).contiguous()
-    scores = show_keys(tiles, (first + WINDOW_BLOCKS, end + WINDOW_BLOCKS), None)
+    scores = show_keys(tiles, (first + tiles.window_blocks, end + tiles.window_blocks), None)
     piece = max(1, PRODUCT_BYTES // (4 * per_tile * heads * BLOCK)) * BLOCK
     for tile in range(num_tiles):
         for column in range(0, rows.shape[1], piece):

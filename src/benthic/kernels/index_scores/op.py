@@ -74,9 +74,9 @@ def takes_chains(query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> bool:
 
 def chains_agree_here(dim: int) -> bool:
     """True if single rows may be scored by chains on this machine."""
-    from benthic.kernels.sparse_attention.chains_cpu import chains_agree
+    from benthic.kernels.sparse_attention.chains_cpu import chain_len
 
-    return chains_agree(dim, torch.get_num_threads())
+    return chain_len(dim, torch.get_num_threads()) > 0
 
 
 @cache

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
 from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys, hidden_keys, read_index_blocks
-from benthic.kernels.sparse_attention.tiles import WINDOW_BLOCKS, KeyTiles
+from benthic.kernels.sparse_attention.tiles import KeyTiles
 
 
 def index_scores_ref(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
@@ -19,4 +19,4 @@ def index_scores_ref(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTi
     weight = wide(gamma).index_select(0, tiles.queries).view(tiles.num_tiles, tiles.rows_per_tile, heads, 1)
     scores = (products * weight).sum(2)
     first, end = blocks
-    return scores + hidden_keys(tiles, (first + WINDOW_BLOCKS, end + WINDOW_BLOCKS), None).to(scores.dtype)
+    return scores + hidden_keys(tiles, (first + tiles.window_blocks, end + tiles.window_blocks), None).to(scores.dtype)

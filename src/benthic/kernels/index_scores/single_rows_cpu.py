@@ -14,7 +14,7 @@ from benthic.kernels.kv_storage.rows_cpu import index_source, read_index
 from benthic.kernels.numba_kernel import float32s, int64s, kernel, part
 from benthic.kernels.numba_math import ZERO
 from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys
-from benthic.kernels.sparse_attention.chains_cpu import score_block
+from benthic.kernels.sparse_attention.chains_cpu import HEADS, chain_len, score_block
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 
@@ -38,6 +38,7 @@ def index_single_rows(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyT
         (tiles.num_tiles, heads, dim),
         first * BLOCK,
         end * BLOCK,
+        chain_len(dim, torch.get_num_threads()),
     )
     return scores
 
@@ -53,14 +54,15 @@ def _score(
     sizes: tuple[int, int, int],
     first: int,
     end: int,
+    run: int,
 ) -> None:
     """Scores entries first .. end - 1. `rows_at`: addresses of rows, positions, sequences [n]."""
     num_tiles, heads, dim = sizes
     table_at, pages, page, ratio = entries_at
     rows, positions = int64s(rows_at[0], (num_tiles,)), int64s(rows_at[1], (num_tiles,))
     sequences, scores = int64s(rows_at[2], (num_tiles,)), float32s(scores_at, (num_tiles, end - first))
-    vectors, turned = np.empty((BLOCK, dim), np.float32), np.zeros((dim, BLOCK), np.float32)
-    products = np.empty((heads, BLOCK), np.float32)
+    vectors, turned = np.empty((BLOCK, dim), np.float32), np.zeros(dim * BLOCK, np.float32)
+    products, totals = np.empty((heads, BLOCK), np.float32), np.empty(HEADS * BLOCK, np.float32)
     for tile in range(num_tiles):
         table = int64s(table_at + 8 * sequences[tile] * pages, (pages,))
         queries = float32s(query_at + 4 * rows[tile] * heads * dim, (heads, dim))
@@ -71,7 +73,7 @@ def _score(
             for i in range(count):
                 slot = table[(begin + i) // page] * page + (begin + i) % page
                 read_index(keys_at, slot, vectors[i])
-            score_block(queries, vectors[:count], turned, products, np.int64(0))
+            score_block(queries, vectors[:count], turned, totals, products, np.int64(0), run)
             _sum_heads(products[:, :count], gamma, scores[tile, begin - first : begin - first + count])
 
 

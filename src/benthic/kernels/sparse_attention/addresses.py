@@ -15,16 +15,18 @@ IndexKeys = Tensor | PackedIndex
 """A buffer of indexer keys likewise."""
 
 Blocks = tuple[int, int]
-"""Key blocks first .. end - 1 of a tile: 0 .. 2 are the window's, block 3 + i holds entries 64i .. 64i + 63."""
+"""Key blocks first .. end - 1 of a tile: those of the window come first, if there are any, and block
+`window_blocks` + i holds entries 64i .. 64i + 63."""
 
 
 def read_blocks(keys: Keys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
     """Gathers key blocks: [n, (end - first) * 64, d] in the rows' dtype."""
-    unit = gcd(BLOCK, tiles.window_page, *((tiles.entry_page, tiles.entry_base) if tiles.ratio else ()))
-    first, end = blocks
-    places = [_window_slots(tiles, unit, (first, min(end, WINDOW_BLOCKS)))] if first < WINDOW_BLOCKS else []
-    if end > WINDOW_BLOCKS:
-        listed = (max(first - WINDOW_BLOCKS, 0), end - WINDOW_BLOCKS)
+    before, (first, end) = tiles.window_blocks, blocks
+    pages = (tiles.window_page,) if before else ()
+    unit = gcd(BLOCK, *pages, *((tiles.entry_page, tiles.entry_base) if tiles.ratio else ()))
+    places = [_window_slots(tiles, unit, (first, min(end, before)))] if first < before else []
+    if end > before:
+        listed = (max(first - before, 0), end - before)
         places.append(entry_slots(tiles, unit, listed) + (tiles.entry_base if tiles.ratio else 0))
     slots = places[0] if len(places) == 1 else torch.cat(places, dim=1)
     if isinstance(keys, PackedKv):
@@ -85,10 +87,11 @@ def hidden_keys(tiles: KeyTiles, blocks: Blocks, picks: Tensor | None) -> Tensor
         bias = _visibility_bias(tiles, blocks)
     else:
         bias = tiles.bias if end - first == tiles.num_blocks else tiles.bias[..., first * BLOCK : end * BLOCK]
-    if picks is None or end <= WINDOW_BLOCKS:
+    before = tiles.window_blocks
+    if picks is None or end <= before:
         return bias
-    window = max(WINDOW_BLOCKS - first, 0) * BLOCK
-    is_picked = _picked(picks, max(first - WINDOW_BLOCKS, 0) * BLOCK, bias.shape[-1] - window)
+    window = max(before - first, 0) * BLOCK
+    is_picked = _picked(picks, max(first - before, 0) * BLOCK, bias.shape[-1] - window)
     entries = bias[..., window:].masked_fill(~is_picked, float("-inf"))
     return torch.cat([bias[..., :window], entries], dim=-1) if window else entries
 
@@ -102,14 +105,14 @@ def _picked(picks: Tensor, first_entry: int, count: int) -> Tensor:
 
 
 def _visibility_bias(tiles: KeyTiles, blocks: Blocks) -> Tensor:
-    first, end = blocks
+    before, (first, end) = tiles.window_blocks, blocks
     position = tiles.positions[:, :, None]
     visible = []
-    if first < WINDOW_BLOCKS:
-        key = window_positions(tiles, 1, (first, min(end, WINDOW_BLOCKS)))[:, None, :]
+    if first < before:
+        key = window_positions(tiles, 1, (first, min(end, before)))[:, None, :]
         visible.append((key >= 0) & (key <= position) & (key > position - tiles.window))
-    if end > WINDOW_BLOCKS:
-        listed = (max(first - WINDOW_BLOCKS, 0), end - WINDOW_BLOCKS)
+    if end > before:
+        listed = (max(first - before, 0), end - before)
         entry = torch.arange(listed[0] * BLOCK, listed[1] * BLOCK, device=position.device)
         limit = (position + 1) // tiles.ratio if tiles.ratio else torch.zeros_like(position)
         visible.append(entry < limit)

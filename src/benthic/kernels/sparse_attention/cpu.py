@@ -19,9 +19,16 @@ from benthic.kernels.sparse_attention.visibility_cpu import show_keys
 
 
 def attend_tiles_cpu(
-    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor,
+    keys: Keys,
+    sink: Tensor,
+    tiles: KeyTiles,
+    scale: float,
+    picks: Tensor | None,
+    value_dim: int,
+    piece: int,
 ) -> Tensor:
-    """Output [n*Q, H, d] of one group, `piece` key blocks at a time; see `sparse_attention`."""
+    """Output [n*Q, H, dv] of one group, `piece` key blocks at a time; see `sparse_attention`."""
     _, heads, dim = query.shape
     per_tile, num_tiles = tiles.rows_per_tile, tiles.num_tiles
     rows = per_tile * heads
@@ -29,7 +36,7 @@ def attend_tiles_cpu(
     sink = wide(sink).contiguous()
     top = sink.repeat(num_tiles * per_tile, 1)
     denominator = torch.zeros((num_tiles * per_tile, heads))
-    output = torch.zeros((num_tiles * per_tile, heads, dim))
+    output = torch.zeros((num_tiles * per_tile, heads, value_dim))
     used = tiles.used.contiguous()
     cuts = pieces_of(tiles.num_blocks, piece)
     passes = (True,) if len(cuts) == 1 else (False, True)
@@ -59,10 +66,16 @@ def attend_tiles_cpu(
             del scores
             if query.dtype != torch.float32:
                 weights = wide(weights.to(query.dtype))
-            partial = torch.bmm(weights, blocks.view(num_tiles * num_blocks, BLOCK, dim))
-            _fold(partial.data_ptr(), output.data_ptr(), num_tiles, num_blocks, rows, dim)
+            partial = torch.bmm(weights, blocks.view(num_tiles * num_blocks, BLOCK, dim)[..., :value_dim])
+            _fold(partial.data_ptr(), output.data_ptr(), num_tiles, num_blocks, rows, value_dim)
     _divide(
-        top.data_ptr(), sink.data_ptr(), denominator.data_ptr(), output.data_ptr(), num_tiles * per_tile, heads, dim
+        top.data_ptr(),
+        sink.data_ptr(),
+        denominator.data_ptr(),
+        output.data_ptr(),
+        num_tiles * per_tile,
+        heads,
+        value_dim,
     )
     return output if query.dtype == torch.float32 else output.to(query.dtype)
 

@@ -1,4 +1,8 @@
-"""The door of sparse attention: V4's one softmax over window and selected entries, shared key = value."""
+"""The door of sparse attention: one softmax over window and selected entries, whose keys hold their values.
+
+V4 has windows, compressed entries and a sink, and a value is its whole key. Latent attention in its absorbed form
+(V2, V3, V3.2) has one entry a token, neither window nor sink, and a value is the latent part of its key.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -13,7 +17,7 @@ from benthic.kernels.kv_storage import PackedKv
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.sparse_attention.addresses import Keys
-from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend_tiles_ref
+from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend_tiles_ref, sink_logits
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles, TilePlan
 from benthic.kernels.sparse_attention.workspace import (
     DEFAULT_WORKSPACE_BYTES,
@@ -30,50 +34,57 @@ def sparse_attention(
     query: Tensor,
     keys: Keys,
     plan: TilePlan,
-    sink: Tensor,
+    sink: Tensor | None,
     scale: float,
     picks: Sequence[Tensor | None] | None = None,
     *,
+    value_dim: int | None = None,
     min_rows: int = 1,
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
     impl: Impl = "auto",
 ) -> Tensor:
-    """Attends every row to the keys its tile shows, with a sink in the denominator (model.md 2.4).
+    """Attends every row to the keys its tile shows (model.md 2.4, family.md 3).
 
     Args:
         query: [R, H, d], rotated.
-        keys: [num_slots, d] kv buffer (key = value), contiguous, whole pages, finite everywhere; or such rows in the
+        keys: [num_slots, d] kv buffer, contiguous, whole pages, finite everywhere; or such rows in the
             official format, which are widened as they are read and have no gradient.
         plan: which rows read which pages.
-        sink: [H] logits that join the denominator only, unscaled.
-        scale: softmax scale, d^-0.5.
+        sink: [H] logits that join the denominator only, unscaled; None for no sink.
+        scale: softmax scale, d^-0.5 in V4.
         picks: for each group, int32 [n, Q, k]: the entries that the indexer chose, ascending, -1 for none; None keeps
             all that are visible.
+        value_dim: dv, how many of a key's first numbers are its value; None for all of them.
         min_rows: rows that a product needs to be exact on this machine (`kernels.exactness`). A tile of one row makes
             products of H rows, so fewer heads than that are filled up.
         workspace_bytes: bound of the temporaries that grow with the context. Never a matter of bits. Gradients of the
             reference keep everything regardless.
 
     Returns:
-        [R, H, d] in the query's dtype. Dummy rows hold some finite value. A row's bits depend on its own keys only.
+        [R, H, dv] in the query's dtype. Dummy rows hold some finite value, and so does a row without any key: zeros.
+        A row's bits depend on its own keys only.
     """
     rows, heads, dim = query.shape
     width = keys.dim if isinstance(keys, PackedKv) else keys.shape[-1]
     if width != dim:
         raise KernelInputError(f"keys have width {width}; the query's head dimension is {dim}")
-    if sink.shape != (heads,):
+    value_dim = dim if value_dim is None else value_dim
+    if not 0 < value_dim <= dim:
+        raise KernelInputError(f"value_dim ({value_dim}) must be at least 1 and at most the keys' width {dim}")
+    if sink is not None and sink.shape != (heads,):
         raise KernelInputError(f"sink has shape {tuple(sink.shape)}; it must be ({heads},), one logit a head")
     if rows == 0:
-        return query
+        return query[..., :value_dim]
+    sink = sink_logits(query, None) if sink is None else sink
     if query.is_cpu:
-        min_rows = max(min_rows, fewest_product_rows(dim, torch.get_num_threads()))
+        min_rows = max(min_rows, fewest_product_rows(dim, torch.get_num_threads(), value_dim))
     compiled = uses_cpu_kernel(impl, query)
-    by_chains = compiled and _takes_chains(query, keys, sink)
+    by_chains = compiled and _takes_chains(query, keys, sink, value_dim)
     parts: list[Tensor] = []
     for number, tiles in enumerate(plan.groups):
         kept = None if picks is None else picks[number]
         if by_chains and _is_sparse(tiles, kept):
-            parts.append(_single_rows(query, keys, sink, tiles, scale, kept))
+            parts.append(_single_rows(query, keys, sink, tiles, scale, kept, value_dim))
             continue
         attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
         q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
@@ -81,7 +92,7 @@ def sparse_attention(
         for first in range(0, tiles.num_tiles, cut.num_tiles):
             some = tiles.part(first, first + cut.num_tiles)
             chosen = None if kept is None else kept[first : first + cut.num_tiles]
-            parts.append(attend(q, keys, b, some, scale, chosen, cut.num_blocks)[:, :heads])
+            parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places.index_select(0, plan.order)
 
@@ -103,41 +114,51 @@ def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
 
 
 def _reference(
-    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
+    query: Tensor,
+    keys: Keys,
+    sink: Tensor,
+    tiles: KeyTiles,
+    scale: float,
+    picks: Tensor | None,
+    value_dim: int,
+    piece: int,
 ) -> Tensor:
     if piece < tiles.num_blocks:
-        return attend_pieces_ref(query, keys, tiles, sink, scale, picks, piece)
-    return attend_tiles_ref(query, keys, tiles, sink, scale, picks).output
+        return attend_pieces_ref(query, keys, tiles, sink, scale, picks, value_dim, piece)
+    return attend_tiles_ref(query, keys, tiles, sink, scale, picks, value_dim).output
 
 
 def _whole(
-    query: Tensor, keys: Tensor, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int = 0
+    query: Tensor,
+    keys: Tensor,
+    sink: Tensor,
+    tiles: KeyTiles,
+    scale: float,
+    picks: Tensor | None,
+    value_dim: int,
+    piece: int = 0,
 ) -> Tensor:
     """What a compiled kernel's gradient is taken of."""
-    return attend_tiles_ref(query, keys, tiles, sink, scale, picks).output
+    return attend_tiles_ref(query, keys, tiles, sink, scale, picks, value_dim).output
 
 
-def _products(
-    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None, piece: int
-) -> Tensor:
+def _products(query: Tensor, keys: Keys, sink: Tensor, *rest: object) -> Tensor:
     if isinstance(keys, PackedKv):
-        return _cpu()(query, keys, sink, tiles, scale, picks, piece)
-    result: Tensor = with_reference_gradient(_cpu(), _whole, (query, keys, sink), tiles, scale, picks, piece)
+        return _cpu()(query, keys, sink, *rest)
+    result: Tensor = with_reference_gradient(_cpu(), _whole, (query, keys, sink), *rest)
     return result
 
 
-def _single_rows(
-    query: Tensor, keys: Keys, sink: Tensor, tiles: KeyTiles, scale: float, picks: Tensor | None
-) -> Tensor:
+def _single_rows(query: Tensor, keys: Keys, sink: Tensor, *rest: object) -> Tensor:
     if isinstance(keys, PackedKv):
-        return _chains()(query, keys, sink, tiles, scale, picks)
-    result: Tensor = with_reference_gradient(_chains(), _whole, (query, keys, sink), tiles, scale, picks)
+        return _chains()(query, keys, sink, *rest)
+    result: Tensor = with_reference_gradient(_chains(), _whole, (query, keys, sink), *rest)
     return result
 
 
-def _takes_chains(query: Tensor, keys: Keys, sink: Tensor) -> bool:
+def _takes_chains(query: Tensor, keys: Keys, sink: Tensor, value_dim: int) -> bool:
     is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
-    return is_plain and chains_agree_here(query.shape[2])
+    return is_plain and chains_agree_here(query.shape[2], value_dim)
 
 
 @cache
@@ -154,8 +175,8 @@ def _chains() -> Callable[..., Tensor]:
     return attend_single_rows
 
 
-def chains_agree_here(dim: int) -> bool:
+def chains_agree_here(dim: int, value_dim: int) -> bool:
     """True if single rows may be attended by chains on this machine, see `chains_cpu`."""
-    from benthic.kernels.sparse_attention.chains_cpu import chains_agree
+    from benthic.kernels.sparse_attention.chains_cpu import chain_len
 
-    return chains_agree(dim, torch.get_num_threads())
+    return chain_len(dim, torch.get_num_threads(), value_dim) > 0

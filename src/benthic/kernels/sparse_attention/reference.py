@@ -1,9 +1,11 @@
 """The meaning of attention over key tiles, in plain PyTorch.
 
-For query h of row t over its visible keys j, with sink b_h (model.md 2.4 step 6):
+For query h of row t over its visible keys j, with sink b_h (model.md 2.4 step 6; family.md 3 without one):
 
     s_j = (q . k_j) * scale
-    o   = sum_j e^(s_j - m) k_j / (sum_j e^(s_j - m) + e^(b_h - m)),   m = max(b_h, max_j s_j)
+    o   = sum_j e^(s_j - m) v_j / (sum_j e^(s_j - m) + e^(b_h - m)),   m = max(b_h, max_j s_j)
+
+The value v_j is the key, or its first numbers.
 
 Sums go block by block: 64 keys in one product or one sum, then a fold over blocks in a fixed pattern. Long contexts
 are read in pieces of whole fours of blocks, twice: once for the maximum, once for the sums. The bits are the same.
@@ -18,11 +20,13 @@ from benthic.kernels.precision import product_dtype, wide
 from benthic.kernels.sparse_attention.addresses import Blocks, Keys, hidden_keys, read_blocks
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
+NO_SINK = torch.finfo(torch.float32).min
+
 
 class Attended(NamedTuple):
     """Result for one group of tiles.
 
-    `output` [n*Q, H, d] in the query's dtype; `weights` [n, Q, H, B*64] unnormalised fp32; `denominator` [n, Q, H].
+    `output` [n*Q, H, dv] in the query's dtype; `weights` [n, Q, H, B*64] unnormalised fp32; `denominator` [n, Q, H].
     """
 
     output: Tensor
@@ -31,25 +35,38 @@ class Attended(NamedTuple):
 
 
 def attend_tiles_ref(
-    query: Tensor, keys: Keys, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None
+    query: Tensor,
+    keys: Keys,
+    tiles: KeyTiles,
+    sink: Tensor | None,
+    scale: float,
+    picks: Tensor | None,
+    value_dim: int | None = None,
 ) -> Attended:
     """Attention of one group of tiles; see `sparse_attention` for the arguments."""
     blocks, scores = _scores(query, keys, tiles, scale, picks, (0, tiles.num_blocks))
-    sink = wide(sink)
+    sink = sink_logits(query, sink)
     top = torch.maximum(scores.amax(-1), sink)
     weights = torch.exp(scores - top[..., None])
     denominator = fold_blocks(_block_sums(weights), 3) + torch.exp(sink - top)
-    output = fold_blocks(_values(weights, blocks, query.dtype), 1)
+    output = fold_blocks(_values(weights, blocks[..., :value_dim], query.dtype), 1)
     output = wide(output).view(*denominator.shape, -1) / denominator[..., None]
     return Attended(output.to(query.dtype).flatten(0, 1), weights, denominator)
 
 
 def attend_pieces_ref(
-    query: Tensor, keys: Keys, tiles: KeyTiles, sink: Tensor, scale: float, picks: Tensor | None, piece: int
+    query: Tensor,
+    keys: Keys,
+    tiles: KeyTiles,
+    sink: Tensor | None,
+    scale: float,
+    picks: Tensor | None,
+    value_dim: int | None,
+    piece: int,
 ) -> Tensor:
     """The output of `attend_tiles_ref` with temporaries of `piece` blocks at a time (a multiple of 4)."""
     cuts = pieces_of(tiles.num_blocks, piece)
-    sink = wide(sink)
+    sink = sink_logits(query, sink)
     top = sink.expand(tiles.num_tiles, tiles.rows_per_tile, -1)
     for cut in cuts:
         top = torch.maximum(_scores(query, keys, tiles, scale, picks, cut)[1].amax(-1), top)
@@ -59,11 +76,21 @@ def attend_pieces_ref(
         blocks, scores = _scores(query, keys, tiles, scale, picks, cut)
         weights = torch.exp(scores - top[..., None])
         total = fold_blocks(_block_sums(weights), 3, total)
-        output = fold_blocks(_values(weights, blocks, query.dtype), 1, output)
+        output = fold_blocks(_values(weights, blocks[..., :value_dim], query.dtype), 1, output)
     assert total is not None and output is not None
     denominator = total + torch.exp(sink - top)
     output = wide(output).view(*denominator.shape, -1) / denominator[..., None]
     return output.to(query.dtype).flatten(0, 1)
+
+
+def sink_logits(query: Tensor, sink: Tensor | None) -> Tensor:
+    """The sink of each head, at least float32. None is the lowest finite logit.
+
+    Its weight beside any key is an exact zero, and a row that sees no key divides zero by its one.
+    """
+    if sink is not None:
+        return wide(sink)
+    return torch.full(query.shape[1:2], NO_SINK, dtype=wide(query[:0]).dtype, device=query.device)
 
 
 def pieces_of(num_blocks: int, piece: int) -> list[Blocks]:
@@ -105,8 +132,8 @@ def _block_sums(weights: Tensor) -> Tensor:
 
 
 def _values(weights: Tensor, blocks: Tensor, dtype: torch.dtype) -> Tensor:
-    """Per-block sums of weighted keys [n, p, Q*H, d]; weights are rounded to the activation dtype first."""
-    num_tiles, keys, dim = blocks.shape
-    num_blocks = keys // BLOCK
+    """Per-block sums of weighted values [n, p, Q*H, dv]; weights are rounded to the activation dtype first."""
+    num_tiles, num_keys, _ = blocks.shape
+    num_blocks = num_keys // BLOCK
     p = weights.to(dtype).to(blocks.dtype).view(num_tiles, -1, num_blocks, BLOCK).transpose(1, 2)
-    return wide(torch.matmul(p, blocks.view(num_tiles, num_blocks, BLOCK, dim)))
+    return wide(torch.matmul(p, blocks.unflatten(1, (num_blocks, BLOCK))))

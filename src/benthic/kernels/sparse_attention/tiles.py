@@ -2,9 +2,9 @@
 
 Keys lie in pages of a buffer [num_slots, d] and are found by page tables; they are scored and folded in blocks of 64
 keys at absolute positions, whatever the page size. A tile is one row, or up to 64 rows of one sequence whose
-positions share an aligned block of 64; it reads three window blocks and then the blocks of compressed entries, in
-order. The grouping therefore depends on positions alone, and a row folds the same partial sums whatever else is in
-the pass and wherever its keys lie.
+positions share an aligned block of 64; it reads three window blocks (none where there is no window) and then the
+blocks of entries, in order. The grouping therefore depends on positions alone, and a row folds the same partial sums
+whatever else is in the pass and wherever its keys lie.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,8 @@ class KeyTiles:
     buffer, entry w in slot `entry_base + entry_table[s, w // entry_page] * entry_page + w % entry_page`, and its
     indexer key in the same slot of their own buffer, without `entry_base`. Pages that no row can see may be any.
 
-    Query t sees window key j iff t - window < j <= t, and entry w iff w < (t + 1) // ratio (model.md 2.4, 2.5).
+    Query t sees window key j iff t - window < j <= t, and entry w iff w < (t + 1) // ratio (model.md 2.4, 2.5). Latent
+    attention is the case of window 0 and ratio 1: one entry a token, seen from that token on (family.md 3).
     """
 
     queries: Tensor
@@ -39,7 +40,7 @@ class KeyTiles:
     sequence: Tensor
     """int64 [n]: row of the tables."""
     window_table: Tensor
-    """int64 [S, pages], contiguous; read in place."""
+    """int64 [S, pages], contiguous; read in place, but not where the window is 0."""
     window_page: int
     window: int
     entry_table: Tensor | None
@@ -59,13 +60,18 @@ class KeyTiles:
 
     @property
     def num_blocks(self) -> int:
-        """B: key blocks of a tile, three of the window and then the entries; a multiple of 4."""
-        return WINDOW_BLOCKS + self.num_entry_blocks
+        """B: key blocks of a tile, those of the window and then those of entries; a multiple of 4."""
+        return self.window_blocks + self.num_entry_blocks
+
+    @property
+    def window_blocks(self) -> int:
+        """Blocks before the first one of entries: 3, or 0 without a window."""
+        return window_blocks(self.window)
 
     @property
     def num_entry_blocks(self) -> int:
-        """B - 3: blocks of entries up to what the last position sees."""
-        return num_entry_blocks(self.last_position, self.ratio)
+        """B - window_blocks: blocks of entries up to what the last position sees."""
+        return num_entry_blocks(self.last_position, self.ratio, self.window)
 
     @property
     def max_visible(self) -> int:
@@ -97,8 +103,13 @@ class TilePlan:
     order: Tensor
 
 
-def num_entry_blocks(last_position: int, ratio: int) -> int:
-    """Blocks of entries that a group lists: what its last row sees, rounded up so that 3 + that is a multiple of 4."""
+def window_blocks(window: int) -> int:
+    """Blocks of a tile that hold its window of so many tokens."""
+    return WINDOW_BLOCKS if window else 0
+
+
+def num_entry_blocks(last_position: int, ratio: int, window: int) -> int:
+    """Blocks of entries that a group lists: what its last row sees, rounded up to whole fours with the window's."""
     visible = (last_position + 1) // ratio if ratio else 0
-    blocks = WINDOW_BLOCKS + -(-visible // BLOCK)
-    return -(-blocks // 4) * 4 - WINDOW_BLOCKS
+    before = window_blocks(window)
+    return -(-(before + -(-visible // BLOCK)) // 4) * 4 - before

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from benthic.kernels.numba_kernel import float32s, int32s, int64s, kernel, part
 from benthic.kernels.sparse_attention.addresses import Blocks
-from benthic.kernels.sparse_attention.tiles import BLOCK, WINDOW_BLOCKS, KeyTiles
+from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 
 def show_keys(tiles: KeyTiles, blocks: Blocks, picks: Tensor | None) -> Tensor:
@@ -24,6 +24,7 @@ def show_keys(tiles: KeyTiles, blocks: Blocks, picks: Tensor | None) -> Tensor:
         first,
         end - first,
         tiles.window,
+        tiles.window_blocks,
         tiles.ratio,
         picks is not None,
     )
@@ -40,6 +41,7 @@ def _show(
     first_block: int,
     num_blocks: int,
     window: int,
+    window_blocks: int,
     ratio: int,
     has_picks: bool,
 ) -> None:
@@ -49,13 +51,13 @@ def _show(
     bias[:] = np.float32(-np.inf)
     for row in range(rows):
         position, target = positions[row], bias[row]
-        # Place 0 of the tile is this position; place p of an entry is WINDOW_BLOCKS blocks behind its number.
-        origin = (position // BLOCK - (WINDOW_BLOCKS - 1)) * BLOCK
+        # The window ends with the block of this position; entry w stands `window_blocks` blocks behind its number.
+        origin = (position // BLOCK - (window_blocks - 1)) * BLOCK
         begin = max(position - window + 1, 0) - origin
         _reveal(target, begin - first_block * BLOCK, position + 1 - origin - first_block * BLOCK)
         if ratio == 0:
             continue
-        limit, shift = (position + 1) // ratio, (WINDOW_BLOCKS - first_block) * BLOCK
+        limit, shift = (position + 1) // ratio, (window_blocks - first_block) * BLOCK
         if not has_picks:
             _reveal(target, shift, shift + limit)
             continue
