@@ -20,6 +20,17 @@
 A message says what was wrong, the value, and what would be right. Programmer mistakes assert instead.
 """
 
+_SHOWN_LEN = 100
+
+
+def shown(value: object) -> str:
+    """A wrong value as a message shows it: short, and without an error of its own whatever the value is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list without end
+        return f"a value of type {type(value).__name__} that is too large to show"
+    return text if len(text) <= _SHOWN_LEN else f"{text[:_SHOWN_LEN]}..."
+
 
 class BenthicError(Exception):
     """Root of the tree."""

@@ -37,7 +37,6 @@ def test_a_wrong_field_of_a_request_is_refused_by_name(field: str, value: object
     [
         ({"max_num_seqs": 0}, "max_num_seqs is 0; it must be an integer >= 1"),
         ({"max_num_seqs": 2.0}, r"max_num_seqs is 2\.0; it must be an integer >= 1"),
-        ({"page_size": 100}, r"page_size is 100; it must divide retention_interval \(8192\)"),
         ({"retention_interval": 1000}, r"retention_interval \(1000\) must be a multiple of page_size \(128\)"),
         ({"draft_len": 9}, "draft_len is 9; it must be an integer from 1 to 8"),
         ({"cache_bytes": 0}, "cache_bytes is 0; it must be an integer >= 1"),
@@ -135,3 +134,10 @@ def test_a_token_past_the_limit_is_a_mistake() -> None:
 def test_requests_without_a_seed_draw_their_own() -> None:
     request = Request(request_id="a", prompt_ids=(1,), params=SamplingParams(max_tokens=3))
     assert Sequence(request, 0, 4, frozenset()).seed != Sequence(request, 1, 4, frozenset()).seed
+
+
+@pytest.mark.parametrize(("page_size", "interval"), [(64, 8192), (128, 8192), (192, 8064), (384, 8064), (16384, 16384)])
+def test_the_interval_of_kept_windows_follows_from_the_page_size_where_it_is_not_given(
+    page_size: int, interval: int
+) -> None:
+    assert engine_config(page_size=page_size).window_interval == interval

@@ -401,3 +401,30 @@ def test_logits_and_score_take_ids_and_say_so(llm: LLM) -> None:
     for function in (llm.logits, llm.score):
         with pytest.raises(RequestError, match=r"ids is 'hi'; it must be a list of token ids, as tokenizer\.encode"):
             function("hi")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "message"),
+    [
+        ([[None]], r"prompts\[0\] holds None; token ids are integers"),
+        ([[5, None]], r"prompts\[0\] holds None; token ids are integers"),
+        ([[5, True]], r"prompts\[0\] holds True; token ids are integers"),
+        (["\ud800"], r"prompts\[0\] is .*whole characters"),
+        (5, "prompts is 5; it must be a text"),
+    ],
+)
+def test_a_prompt_of_the_wrong_kind_is_refused(llm: LLM, prompts: object, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        llm.generate(prompts)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("checksum", ["", 1])
+def test_a_checksum_that_is_none_is_refused_before_weights_are_read(llm: LLM, checksum: object) -> None:
+    with pytest.raises(RequestError, match=f"checksum is {checksum!r}; it must be the text") as caught:
+        llm.update_weights("/nowhere", checksum=checksum)  # type: ignore[arg-type]
+    assert caught.value.param == "checksum"
+
+
+def test_a_device_is_no_source_of_weights(llm: LLM) -> None:
+    with pytest.raises(CheckpointError, match="/dev/zero is neither a folder nor a regular file"):
+        llm.update_weights("/dev/zero")

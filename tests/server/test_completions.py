@@ -211,7 +211,15 @@ BAD_FIELDS: list[tuple[str, Any, int, str | None]] = [
     *[("n", value, 400, "n") for value in (0, -1, 1.5, 129, "2")],
     *[("logprobs", value, 400, "logprobs") for value in (-1, 21, "5", True, 0.5)],
     *[("stop", value, 400, "stop") for value in ("", [""], [1], ["x"] * 17, {}, 3)],
-    *[("stop_token_ids", value, 400, "stop_token_ids") for value in ([-1], [4096], 5, ["a"])],
+    *[("stop_token_ids", value, 400, "stop_token_ids") for value in ([-1], [4096], 5, ["a"], [1.0], [True])],
+    *[("prompt_logprobs", value, 400, "prompt_logprobs") for value in (False, True, "1", 21)],
+    *[
+        (name, value, 400, name)
+        for name in ("thinking_budget", "chat_template_kwargs", "enable_thinking", "top_logprobs", "reasoning_effort")
+        for value in (5, True, "x", {"x": 1}, [1])
+    ],
+    *[(name, {"x": 1}, 400, name) for name in ("messages", "tools", "system", "input", "max_output_tokens")],
+    *[("user", 1, 400, "user"), ("metadata", "x", 400, "metadata"), ("store", 1, 400, "store")],
     *[("stream", value, 400, "stream") for value in ("yes", 1, [])],
     *[("stream_options", value, 400, "stream_options") for value in ("x", [1], {"include_usage": True})],
     *[("echo", value, 400, "echo") for value in ("yes", 1)],
@@ -307,7 +315,7 @@ NEUTRAL = {
     "priority": [None, 0, -100, 100],
     "cache_salt": [None, "x"],
     "response_format": [None, {"type": "text"}],
-    "prompt_logprobs": [None, False, 0, 20],
+    "prompt_logprobs": [None, 0, 20],
     "stream_options": [None, {}],
     "user": ["me"],
     "unheard_of": [{"x": 1}],

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benthic.text import Event, Prompt, PromptEncoder, ReplyStream, Tokenizer, read_reply, render_reply
+from benthic.text.protocol_fields import MAX_TOKENS_FIELD
 
 USER = [{"role": "user", "content": "hi"}]
 PARAMETERS = {"type": "object", "properties": {"a": {"type": "string"}, "n": {"type": "integer"}}}
@@ -165,7 +166,9 @@ def test_what_is_rendered_as_a_reply_is_read_back(
 def test_a_reply_may_end_after_any_token(tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any) -> None:
     ids = tokenizer.encode_markup(REPLIES["two calls"])
     for length in range(len(ids) + 1):
-        _, stream = stream_of(ask(encoder, protocol, max_tokens=500), tokenizer, [ids[:length]], "length")
+        _, stream = stream_of(
+            ask(encoder, protocol, **{MAX_TOKENS_FIELD[protocol]: 500}), tokenizer, [ids[:length]], "length"
+        )
         body = json.dumps(stream.body(), ensure_ascii=False)
         text = body if protocol != "chat" else stream.body()["choices"][0]["message"]["content"]
         assert "｜" not in text.replace("<｜", "｜") and "<｜" not in text

@@ -41,7 +41,7 @@ def assemble(
     cache = CacheManager(
         shape,
         capacity,
-        retention(config.retention, page_size=config.page_size, interval=config.retention_interval),
+        retention(config.retention, page_size=config.page_size, interval=config.window_interval),
         keeps_extras=keeps_extras,
     )
     pools = CachePools(

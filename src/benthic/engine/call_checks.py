@@ -5,7 +5,7 @@ from os import PathLike
 from typing import Any, get_args
 
 from benthic.engine.messages import PauseMode
-from benthic.errors import RequestError
+from benthic.errors import RequestError, shown
 
 MAX_WEIGHT_VERSION = 2**63 - 1
 
@@ -17,7 +17,7 @@ def check_pause_mode(mode: object) -> None:
         RequestError: naming `mode`.
     """
     if not isinstance(mode, str) or mode not in get_args(PauseMode):
-        raise RequestError(f"mode is {_shown(mode)}; it must be one of {', '.join(get_args(PauseMode))}", param="mode")
+        raise RequestError(f"mode is {shown(mode)}; it must be one of {', '.join(get_args(PauseMode))}", param="mode")
 
 
 def check_weight_version(version: object) -> None:
@@ -30,21 +30,21 @@ def check_weight_version(version: object) -> None:
         return
     if not isinstance(version, int) or isinstance(version, bool) or not 0 <= version <= MAX_WEIGHT_VERSION:
         raise RequestError(
-            f"the weights' version is {_shown(version)}; it must be an integer in [0, {MAX_WEIGHT_VERSION}], or None "
+            f"the weights' version is {shown(version)}; it must be an integer in [0, {MAX_WEIGHT_VERSION}], or None "
             "for the next one",
             param="weight_version",
         )
 
 
 def check_checksum(checksum: object) -> None:
-    """Refuses what is neither None nor a text.
+    """Refuses what is neither None nor a text that could be a checksum.
 
     Raises:
         RequestError: naming `checksum`.
     """
-    if checksum is not None and not isinstance(checksum, str):
+    if checksum is not None and not (isinstance(checksum, str) and checksum):
         raise RequestError(
-            f"checksum is {_shown(checksum)}; it must be the text that weights_checksum gives, or None",
+            f"checksum is {shown(checksum)}; it must be the text that weights_checksum gives, or None",
             param="checksum",
         )
 
@@ -60,12 +60,7 @@ def read_weight_source(source: object) -> str | Mapping[str, Any]:
     if isinstance(source, str | PathLike) and str(source):
         return str(source)
     raise RequestError(
-        f"the weights are {_shown(source)}; they must be the folder of a checkpoint, a file of write_weights, or a "
+        f"the weights are {shown(source)}; they must be the folder of a checkpoint, a file of write_weights, or a "
         "state dict",
         param="model_path",
     )
-
-
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."

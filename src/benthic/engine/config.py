@@ -8,7 +8,7 @@ from typing import Any, Literal
 from benthic.errors import ConfigError
 
 MAX_DRAFT_LEN = 8
-DEFAULT_PAGE_SIZE = 128
+DEFAULT_INTERVAL = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,15 +43,16 @@ class EngineConfig:
     cache_storage: Literal["wide", "official"] = "wide"
     """Cached entries in the activations' dtype, or in the released formats (fp8 and fp4: about half the bytes), which
     lose nothing under numerics "quantized"."""
-    page_size: int = DEFAULT_PAGE_SIZE
+    page_size: int = 128
     """Tokens of a cache page, the unit that prefixes share; a multiple of every compression ratio."""
     prefix_cache: bool = True
     """Whether prompts are continued from what earlier requests left in the cache."""
     retention: Literal["boundaries", "interval", "every_page", "none"] = "boundaries"
     """Where windows are kept, so that prompts can branch off there: at the ends of prompts and answers and where
     prompts parted (and every `retention_interval`); every `retention_interval`; at every page; nowhere."""
-    retention_interval: int = 8192
-    """Tokens between windows kept inside long prompts; a multiple of `page_size`."""
+    retention_interval: int | None = None
+    """Tokens between windows kept inside long prompts, a multiple of `page_size`; None: 8192, or as near below as whole
+    pages come."""
     overlap_steps: Literal[0, 1] | None = None
     """Passes in flight while the next is planned; None: 1 on an accelerator, 0 on CPU."""
     drafter: Literal["none", "ngram", "mtp"] = "none"
@@ -73,8 +74,9 @@ class EngineConfig:
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_batched_tokens", "prefill_chunk", "max_num_waiting", "num_threads"):
             _require_integer(name, getattr(self, name))
-        for name in ("page_size", "retention_interval"):
-            _require_integer(name, getattr(self, name))
+        _require_integer("page_size", self.page_size)
+        if self.retention_interval is not None:
+            _require_integer("retention_interval", self.retention_interval)
         _require_integer("admission_headroom", self.admission_headroom, least=0)
         _require_integer("draft_len", self.draft_len, most=MAX_DRAFT_LEN)
         _require_integer("workspace_bytes", self.workspace_bytes, least=1 << 20)
@@ -88,6 +90,13 @@ class EngineConfig:
             _require_seconds("request_timeout_s", self.request_timeout_s)
         self._check_choices()
         self._check_together()
+
+    @property
+    def window_interval(self) -> int:
+        """Tokens between windows kept inside long prompts: as set, or derived from the page size."""
+        if self.retention_interval is not None:
+            return self.retention_interval
+        return max(1, DEFAULT_INTERVAL // self.page_size) * self.page_size
 
     @property
     def max_draft_len(self) -> int:
@@ -112,12 +121,7 @@ class EngineConfig:
                 f"max_batched_tokens ({self.max_batched_tokens}) must be > max_num_seqs ({self.max_num_seqs}): "
                 "a pass decodes one row of every running request and leaves room for prompts"
             )
-        if self.retention_interval % self.page_size:
-            if self.page_size != DEFAULT_PAGE_SIZE:  # the other one may never have been given
-                raise ConfigError(
-                    f"page_size is {self.page_size}; it must divide retention_interval ({self.retention_interval}): "
-                    "windows are kept at the ends of pages; and it must be a multiple of the compression ratios"
-                )
+        if self.retention_interval is not None and self.retention_interval % self.page_size:
             raise ConfigError(
                 f"retention_interval ({self.retention_interval}) must be a multiple of page_size ({self.page_size}): "
                 "windows are kept at the ends of pages"

@@ -36,3 +36,12 @@ def is_file(path: str) -> bool:
         return Path(path).is_file()
     except (OSError, ValueError):
         return False
+
+
+def is_special(path: str) -> bool:
+    """Whether a path names something that is neither a folder nor a regular file: a device, a pipe, a socket."""
+    try:
+        found = Path(path)
+        return found.exists() and not found.is_file() and not found.is_dir()
+    except (OSError, ValueError):
+        return False

@@ -47,7 +47,7 @@ def _plan(
         max_num_seqs=config.max_num_seqs,
         max_batched_tokens=config.max_batched_tokens,
         max_len=limit if config.max_model_len is None else config.max_model_len,
-        retention_interval=config.retention_interval,
+        retention_interval=config.window_interval,
     )
     longest = context_bytes(
         model.config,

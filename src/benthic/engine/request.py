@@ -6,8 +6,8 @@ Nothing here changes once it is made. The engine's own record of a live request 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from benthic.engine.sampling import SamplingParams
-from benthic.errors import RequestError
+from benthic.engine.sampling import SamplingParams, is_unicode
+from benthic.errors import RequestError, shown
 
 FinishReason = Literal["stop", "length", "cancelled", "error"]
 ErrorKind = Literal["request", "capacity", "timeout", "numbers", "engine"]
@@ -25,6 +25,7 @@ else:  # a command line reads these records without loading numpy
 """Ids of one kind for consecutive tokens, integers [tokens, layers, choices]: compact and unsigned in the cache, in a
 final output uint16 (routes) and int32 (picks)."""
 MAX_PRIORITY = 100
+MAX_TIMEOUT_S = 1e9
 
 
 class RowExtras(NamedTuple):
@@ -45,7 +46,7 @@ class Request:
     """One prompt to continue. `params.n` and `params.stop` are the front door's business and are not read here.
 
     Raises:
-        RequestError: `priority` or `timeout_s` is out of range.
+        RequestError: a field has the wrong type or is out of range; `param` names it.
     """
 
     request_id: str
@@ -68,14 +69,27 @@ class Request:
     def __post_init__(self) -> None:
         if type(self.priority) is not int or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY:
             raise RequestError(
-                f"priority is {self.priority!r}; it must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
+                f"priority is {shown(self.priority)}; it must be an integer from {-MAX_PRIORITY} to {MAX_PRIORITY}",
                 param="priority",
             )
-        wrong_type = isinstance(self.timeout_s, bool) or not isinstance(self.timeout_s, int | float | None)
-        if wrong_type or (self.timeout_s is not None and not self.timeout_s > 0):
+        if self.timeout_s is not None and not _is_duration(self.timeout_s):
             raise RequestError(
-                f"timeout_s is {self.timeout_s!r}; it must be a number of seconds > 0", param="timeout_s"
+                f"timeout_s is {shown(self.timeout_s)}; it must be a number of seconds > 0 and <= {MAX_TIMEOUT_S:g}, "
+                "or None",
+                param="timeout_s",
             )
+        if not isinstance(self.cache_salt, str) or not is_unicode(self.cache_salt):
+            raise RequestError(
+                f"cache_salt is {shown(self.cache_salt)}; it must be a string of whole characters", param="cache_salt"
+            )
+        if not isinstance(self.params, SamplingParams):
+            raise RequestError(f"params is {shown(self.params)}; it must be a SamplingParams", param="params")
+        if not isinstance(self.use_cache, bool):
+            raise RequestError(f"use_cache is {shown(self.use_cache)}; it must be True or False", param="use_cache")
+
+
+def _is_duration(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TIMEOUT_S
 
 
 @dataclass(frozen=True, slots=True)

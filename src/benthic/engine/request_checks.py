@@ -4,7 +4,7 @@ from collections.abc import Sequence as Seq
 
 from benthic.engine.config import EngineConfig
 from benthic.engine.request import Request
-from benthic.errors import PromptTooLong, RequestError
+from benthic.errors import PromptTooLong, RequestError, shown
 from benthic.models.config import ModelConfig
 
 
@@ -62,11 +62,11 @@ class RequestChecks:
             RequestError: one is not an integer from 0 to the vocabulary's size - 1.
         """
         vocab_size = self._model.vocab_size
-        wrong = next((i for i in ids if not isinstance(i, int) or not 0 <= i < vocab_size), None)
-        if wrong is not None:
-            raise RequestError(
-                f"{param} holds {wrong!r}; token ids are integers from 0 to {vocab_size - 1}", param=param
-            )
+        for value in ids:
+            if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < vocab_size:
+                raise RequestError(
+                    f"{param} holds {shown(value)}; token ids are integers from 0 to {vocab_size - 1}", param=param
+                )
 
     def limit_len(self, request: Request) -> int:
         """Prompt and answer of the request, in tokens, at most."""

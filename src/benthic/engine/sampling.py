@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benthic.errors import RequestError
+from benthic.errors import RequestError, shown
 
 MAX_LOGPROBS = 64
 MAX_CHOICES = 128
@@ -142,8 +142,10 @@ class SamplingParams:
 
     def _check_stops(self) -> None:
         for text in self.stop:
-            if not isinstance(text, str) or not text:
-                raise RequestError(f"stop holds {text!r}; each stop must be a non-empty string", param="stop")
+            if not isinstance(text, str) or not text or not is_unicode(text):
+                raise RequestError(
+                    f"stop holds {shown(text)}; each stop must be a non-empty string of whole characters", param="stop"
+                )
         for token in self.stop_token_ids:
             _require_int("stop_token_ids", token, 0, MAX_INT32)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -171,7 +173,7 @@ def _as_tuple(name: str, value: object, allowed: str) -> tuple[Any, ...]:
     if value is None:
         return ()
     if not isinstance(value, Sequence | Set) or isinstance(value, str | bytes):
-        raise RequestError(f"{name} is {value!r}; it must be {allowed}", param=name)
+        raise RequestError(f"{name} is {shown(value)}; it must be {allowed}", param=name)
     return tuple(value)
 
 
@@ -182,7 +184,7 @@ def _as_biases(value: object) -> tuple[tuple[int, float], ...]:
     biases: dict[int, float] = {}
     for item in items:
         if not isinstance(item, Sequence) or isinstance(item, str | bytes) or len(item) != 2:
-            raise RequestError(f"logit_bias holds {item!r}; it must be {allowed}", param="logit_bias")
+            raise RequestError(f"logit_bias holds {shown(item)}; it must be {allowed}", param="logit_bias")
         token, bias = item
         _require_int("logit_bias", token, 0, MAX_INT32)
         _require_number("logit_bias", bias, -MAX_BIAS, MAX_BIAS)
@@ -192,9 +194,18 @@ def _as_biases(value: object) -> tuple[tuple[int, float], ...]:
     return tuple(sorted(biases.items()))
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text consists of whole characters: half of a surrogate pair is none, and cannot be sent anywhere."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _require_bool(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise RequestError(f"{name} is {value!r}; it must be True or False", param=name)
+        raise RequestError(f"{name} is {shown(value)}; it must be True or False", param=name)
 
 
 def _is_finite(value: float) -> bool:
@@ -208,7 +219,7 @@ def _require_int(name: str, value: Any, low: int, high: int | None = None) -> No
     if isinstance(value, int) and not isinstance(value, bool) and value >= low and (high is None or value <= high):
         return
     allowed = f"an integer >= {low}" if high is None else f"an integer from {low} to {high}"
-    raise RequestError(f"{name} is {value!r}; it must be {allowed}", param=name)
+    raise RequestError(f"{name} is {shown(value)}; it must be {allowed}", param=name)
 
 
 def _require_number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
@@ -217,4 +228,4 @@ def _require_number(name: str, value: Any, low: float, high: float, *, open_low:
         return
     bound = f"> {low:g}" if open_low else f">= {low:g}"
     allowed = f"a finite number {bound}" + (f" and <= {high:g}" if math.isfinite(high) else "")
-    raise RequestError(f"{name} is {value!r}; it must be {allowed}", param=name)
+    raise RequestError(f"{name} is {shown(value)}; it must be {allowed}", param=name)

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from benthic.engine.held_file import is_file
+from benthic.engine.held_file import is_file, is_special
 from benthic.errors import CheckpointError, ConfigError, WeightsLostError
 from benthic.models.checkpoint.load import load_model
 from benthic.models.transformer import Transformer
@@ -125,6 +125,10 @@ def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
             return load_file(folder)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{folder} is no file of weights ({error}); write_weights makes one") from None
+    if is_special(str(folder)):
+        raise CheckpointError(
+            f"{folder} is neither a folder nor a regular file; give a checkpoint folder or such a file"
+        )
     matrix = model.head.weight
     try:
         loaded = load_model(

@@ -214,7 +214,7 @@ class AsyncLLM:
 
     def _read(self, prompt: Prompt, params: SamplingParams | None, **fields: Any) -> OpenPrompt:
         self._start()
-        opened = self._reader.read(_plain(prompt), params or SamplingParams(), **fields)
+        opened = self._reader.read(_plain(prompt), SamplingParams() if params is None else params, **fields)
         check_prompt(self._engine, opened)
         return opened
 

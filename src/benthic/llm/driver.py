@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
+from benthic.engine.call_checks import check_checksum, read_weight_source
 from benthic.engine.engine import Engine, PauseMode
 from benthic.engine.request import Event, FinalOutput
 from benthic.engine.stats import EngineStats
@@ -81,6 +82,8 @@ class EngineDriver:
 
     def update_weights(self, source: WeightSource, version: int | None, checksum: str | None) -> int:
         """See `Engine.update_weights`; returns the version in force."""
+        source = read_weight_source(source)
+        check_checksum(checksum)
         with self._between_steps:
             update = self.engine.update_weights(source, version, checksum)
             self._held += update.events

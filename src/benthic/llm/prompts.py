@@ -7,8 +7,8 @@ from typing import Any
 
 from benthic.engine.engine import Engine
 from benthic.engine.request import Request
-from benthic.engine.sampling import SamplingParams, choice_params
-from benthic.errors import PromptTooLong, RequestError
+from benthic.engine.sampling import SamplingParams, choice_params, is_unicode
+from benthic.errors import PromptTooLong, RequestError, shown
 from benthic.llm.answers import OpenAnswer, OpenPrompt
 from benthic.text.detokenize import Detokenizer
 from benthic.text.tokenizer import Tokenizer
@@ -54,7 +54,7 @@ class PromptReader:
         given = prompts.tolist() if hasattr(prompts, "tolist") else prompts
         if not isinstance(given, Sequence):
             raise RequestError(
-                f"prompts is {_shown(prompts)}; it must be a text, a list of token ids, or a list of these",
+                f"prompts is {shown(prompts)}; it must be a text, a list of token ids, or a list of these",
                 param="prompts",
             )
         texts = [given] if _is_one_prompt(given) else list(given)
@@ -73,8 +73,10 @@ class PromptReader:
             RequestError: it is neither text nor ids, or `params` are none.
         """
         if not isinstance(params, SamplingParams):
-            raise RequestError(f"params[{place}] is {params!r}; it must be a SamplingParams", param="params")
+            raise RequestError(f"params[{place}] is {shown(params)}; it must be a SamplingParams", param="params")
         name = f"prompts[{place}]"
+        if isinstance(prompt, str) and not is_unicode(prompt):
+            raise RequestError(f"{name} is {shown(prompt)}; a text must consist of whole characters", param=name)
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt, name)
         answers: list[OpenAnswer] = []
         for index in range(params.n):
@@ -125,11 +127,13 @@ def _params_of_each(params: Any, count: int) -> list[SamplingParams]:
         return [params or SamplingParams()] * count
     if not isinstance(params, Sequence) or isinstance(params, str | bytes):
         raise RequestError(
-            f"params is {_shown(params)}; it must be a SamplingParams, or a list with one for each prompt",
+            f"params is {shown(params)}; it must be a SamplingParams, or a list with one for each prompt",
             param="params",
         )
     if len(params) != count:
-        raise RequestError(f"there are {len(params)} params for {count} prompts; give one, or one a prompt")
+        raise RequestError(
+            f"there are {len(params)} params for {count} prompts; give one, or one a prompt", param="params"
+        )
     return list(params)
 
 
@@ -138,17 +142,11 @@ def token_ids(ids: Any, name: str) -> list[int]:
     values = ids.tolist() if hasattr(ids, "tolist") else ids
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         allowed = "a list of token ids" + (", as tokenizer.encode(text) gives" if name == "ids" else " or text")
-        raise RequestError(f"{name} is {_shown(ids)}; it must be {allowed}", param=name)
-    wrong = next((v for v in values if type(v) is bool or not isinstance(v, Integral)), None)
-    if wrong is not None:
-        raise RequestError(f"{name} holds {wrong!r}; token ids are integers", param=name)
+        raise RequestError(f"{name} is {shown(ids)}; it must be {allowed}", param=name)
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            raise RequestError(f"{name} holds {shown(value)}; token ids are integers", param=name)
     return [int(v) for v in values]
-
-
-def _shown(value: Any) -> str:
-    """A wrong argument in a message, short whatever it is."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"a {type(value).__name__}"
 
 
 def checked_ids(engine: Engine, ids: Sequence[int]) -> list[int]:

@@ -23,6 +23,7 @@ from benthic.server.service import Service, new_id
 from benthic.server.streams import DONE, KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.text_choice import Piece, TextChoice
 from benthic.server.usage import Usage
+from benthic.text.placement import check_placement
 from benthic.text.protocol_fields import is_neutral
 from benthic.text.sampling_fields import Wishes
 
@@ -73,6 +74,7 @@ def parse(service: Service, fields: Fields) -> CompletionRequest:
         RequestError: a field is wrong; `param` names it.
         ApiError: 404 for an unknown model.
     """
+    fields.check(partial(check_placement, endpoint="completions"))
     service.check_model(fields.optional_text("model"))
     n = fields.integer("n", 1, service.config.max_choices) or 1
     fields.only_default("suffix", lambda value: value == "", "absent; text is only continued at its end")

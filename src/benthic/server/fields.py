@@ -40,6 +40,10 @@ class Fields:
         self._read.update(names)
         return read(self._body)
 
+    def check(self, judge: Callable[[Mapping[str, Any]], None]) -> None:
+        """Lets `judge` see the whole body; what it only looks at stays unread."""
+        judge(self._body)
+
     def raw(self, name: str) -> Any:
         """The value as sent; None when absent."""
         self._read.add(name)

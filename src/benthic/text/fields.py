@@ -1,7 +1,7 @@
 """Reading one field of a request body, with an error that names field, value and what is allowed.
 
-Absent and null both read as None. A number that JSON wrote as 1.0 is the integer 1; true is no number; NaN and infinity
-are none either.
+Absent and null both read as None. A number that JSON wrote as 1.0 is the integer 1, but not in a list of integers,
+which are ids; true is no number; NaN and infinity are none either.
 """
 
 import json
@@ -94,12 +94,10 @@ def read_integers(body: Body, name: str, low: int, high: int) -> tuple[int, ...]
 
 
 def _read_item(item: Any, name: str, position: int, low: int, high: int) -> int:
-    place = f"{name}[{position}]"
-    try:
-        number = read_integer({place: item}, place, low, high)
-        return refuse(place, item, f"an integer in [{low}, {high}]") if number is None else number
-    except RequestError as error:
-        raise RequestError(str(error), param=name) from None
+    if isinstance(item, int) and not isinstance(item, bool) and low <= item <= high:
+        return item
+    message = f"{name}[{position}] is {_shown(item)}; it must be an integer in [{low}, {high}]"
+    raise RequestError(message, param=name)
 
 
 def parse_object(raw: bytes | str | Mapping[str, Any]) -> dict[str, Any]:

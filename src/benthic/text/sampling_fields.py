@@ -91,7 +91,7 @@ def read_wishes(body: Body) -> Wishes:
         priority=read_integer(body, "priority", -MAX_PRIORITY, MAX_PRIORITY) or 0,
         cache_salt=_read_salt(body),
         timeout_s=read_number(body, "timeout_s", 0, MAX_TIMEOUT_S, above=True),
-        prompt_logprobs=_read_prompt_logprobs(body),
+        prompt_logprobs=read_integer(body, "prompt_logprobs", 0, MAX_PROMPT_LOGPROBS),
         return_token_ids=read_boolean(body, "return_token_ids") or False,
         return_routed_experts=read_boolean(body, "return_routed_experts") or False,
         return_picks=read_boolean(body, "return_picks") or False,
@@ -122,10 +122,3 @@ def _read_salt(body: Body) -> str:
     if not isinstance(salt, str) or not 1 <= len(salt) <= MAX_SALT_LEN:
         refuse("cache_salt", salt, f"a string of 1 to {MAX_SALT_LEN} characters")
     return str(salt)
-
-
-def _read_prompt_logprobs(body: Body) -> int | None:
-    """false is how some clients say that they want none."""
-    if body.get("prompt_logprobs") is False:
-        return None
-    return read_integer(body, "prompt_logprobs", 0, MAX_PROMPT_LOGPROBS)

@@ -31,6 +31,7 @@ from benthic.text.fields import (
     read_strings,
     refuse,
 )
+from benthic.text.placement import check_placement
 from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol, is_neutral
 from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Rules, Wishes, read_rules, read_wishes
 from benthic.text.shapes import check_list_of_tools, check_shapes
@@ -97,6 +98,7 @@ def split(
     model = body.pop("model", None)
     if model is not None and not isinstance(model, str):
         refuse("model", model, "a string")
+    check_placement(body, protocol)
     _refuse_unsupported(body)
     mode = take_mode(body, protocol, default_thinking)
     ignored = _take_unknown(protocol, body, is_strict)

@@ -21,6 +21,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max", "ultra")
 
 
 MAX_BUDGET = 2**31 - 1
+_TEMPLATE_KEYS = ("thinking", "enable_thinking", "reasoning_effort")
 
 
 class Mode(NamedTuple):
@@ -39,6 +40,7 @@ def take_mode(body: dict[str, Any], protocol: Protocol, default_thinking: bool) 
     Raises:
         RequestError: a spelling has a wrong value, or two switches disagree.
     """
+    _check_template(body)
     budget = _take_budget(body)
     switch = _take_switch(body)
     effort = _take_effort(body, protocol)
@@ -62,6 +64,14 @@ def write_mode(body: dict[str, Any], protocol: Protocol, mode: Mode) -> None:
         body["reasoning_effort"] = mode.effort
     if mode.effort is not None and protocol == "messages":
         body["output_config"] = {"effort": mode.effort}
+
+
+def _check_template(body: Body) -> None:
+    """No template is filled in here, so what would go into one, thinking apart, can only be refused."""
+    for key, value in (read_object(body, "chat_template_kwargs") or {}).items():
+        if key not in _TEMPLATE_KEYS and value is not None:
+            allowed = f"absent: this server reads {', '.join(_TEMPLATE_KEYS)} of chat_template_kwargs and no other key"
+            refuse(f"chat_template_kwargs.{key}", value, allowed)
 
 
 def _take_budget(body: dict[str, Any]) -> int | None:
