@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from benthic import LLM, SamplingParams
-from benthic.errors import CheckpointError, RequestError
+from benthic.errors import RequestError
 from benthic.llm import RequestOutput
 from benthic.text.tokenizer import Tokenizer
 from tests.journeys.small_model import ASSETS, build_model
@@ -85,7 +85,7 @@ def test_new_weights_are_those_of_another_model_from_a_state_dict(llm: LLM) -> N
     assert before.outputs[0].token_ids != after.outputs[0].token_ids == expected.outputs[0].token_ids
     assert after.cached_len == 0
     assert after.report is not None and after.report.weight_versions == (1,)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(RequestError, match="the weights are {}; they must be"):
         llm.update_weights({})
     assert llm.stats.weight_version == 1
 

@@ -199,7 +199,7 @@ class LLM:
 
         Raises:
             CheckpointError: they cannot be taken; then the old ones stay.
-            RequestError: the version is none, or stood for other weights.
+            RequestError: the version stood for other weights, or an argument is wrong.
         """
         return self._open_driver().update_weights(source, version, checksum)
 
