@@ -45,9 +45,10 @@ class ExtrasCollector:
     def __init__(self, config: ModelConfig, max_len: int, *, keep_routes: bool, keep_picks: bool) -> None:
         self._keep_routes, self._keep_picks = keep_routes, keep_picks
         self._routes = _compact(config.n_routed_experts - 1)
-        self._picks = _compact(max_len // 4)  # the largest number stands for "no pick"
-        self._routed = range(config.num_hidden_layers)
-        self._indexed = [n for n, layer in enumerate(config.layers) if layer.ratio == 4]
+        self._routed = [n for n, layer in enumerate(config.layers) if layer.mlp == "experts"]
+        self._indexed = [n for n, layer in enumerate(config.layers) if layer.has_index]
+        finest = min((config.layers[n].ratio for n in self._indexed), default=1)
+        self._picks = _compact(max_len // finest)  # the largest number stands for "no pick"
 
     def trace(self) -> Trace | None:
         """What to hand to the model; None where nothing is kept."""
@@ -58,7 +59,7 @@ class ExtrasCollector:
         if trace is None:
             return None
         routes = picks = None
-        if self._keep_routes:
+        if self._keep_routes and self._routed:
             routes = torch.stack([trace.experts[layer] for layer in self._routed], dim=1).to(self._routes)
         if self._keep_picks and self._indexed:
             picks = torch.stack([trace.picks[layer] for layer in self._indexed], dim=1).to(self._picks)

@@ -34,7 +34,7 @@ class RowExtras(NamedTuple):
     routes: Extras | None
     """Expert ids [rows, routed layers, experts a token]."""
     picks: Extras | None
-    """Entry numbers of the indexer [rows, CSA layers, index_topk]; in a final output -1 stands for "no pick"."""
+    """Entry numbers of the indexer [rows, indexed layers, index_topk]; in a final output -1 stands for "no pick"."""
 
     def after(self, num_rows: int) -> "RowExtras":
         """Without the first `num_rows`."""

@@ -12,12 +12,12 @@ NO_PICK = -1
 
 
 def wide_routes(routes: Extras | None) -> NDArray[np.uint16] | None:
-    """Expert ids, uint16 [tokens, layers, experts a token]."""
+    """Expert ids, uint16 [tokens, routed layers, experts a token]."""
     return None if routes is None else routes.astype(np.uint16)
 
 
 def wide_picks(picks: Extras | None) -> NDArray[np.int32] | None:
-    """Entry numbers, int32 [tokens, CSA layers, index_topk]; NO_PICK where fewer entries are to be seen."""
+    """Entry numbers, int32 [tokens, indexed layers, index_topk]; NO_PICK where fewer entries are to be seen."""
     if picks is None:
         return None
     return np.where(picks == np.iinfo(picks.dtype).max, NO_PICK, picks.astype(np.int32)).astype(np.int32)

@@ -32,11 +32,7 @@ class Block(nn.Module):
         mix = self.site.before(streams, self.hc_attn_fn, self.hc_attn_scale, self.hc_attn_base)
         streams = self.site.after(self.attn(self.attn_norm(mix.input), context, trace), streams, mix)
         mix = self.site.before(streams, self.hc_ffn_fn, self.hc_ffn_scale, self.hc_ffn_base)
-        rows = context.rows
-        replay = trace.replay.get(self.layer) if trace is not None else None
-        output, experts = self.ffn(self.ffn_norm(mix.input), rows.token_ids, rows.num_rows, replay)
-        if trace is not None:
-            trace.experts[self.layer] = experts
+        output = self.ffn(self.ffn_norm(mix.input), context.rows, self.layer, trace)
         return self.site.after(output, streams, mix)
 
     def freeze(self) -> None:

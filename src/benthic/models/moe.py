@@ -1,4 +1,4 @@
-"""Mixture of experts: fine-grained routed experts and a shared one (model.md 2.8)."""
+"""The second half of a layer: a dense MLP, or fine-grained routed experts beside a shared one (model.md 2.8)."""
 
 import torch
 from torch import Tensor, nn
@@ -6,42 +6,65 @@ from torch import Tensor, nn
 from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import by_columns, linear
 from benthic.kernels.moe_permute import moe_combine, moe_dispatch, moe_permute
-from benthic.kernels.moe_route import Routing, moe_route
+from benthic.kernels.moe_route import GroupLimit, Routing, moe_route
 from benthic.kernels.precision import wide
 from benthic.kernels.swiglu import swiglu
 from benthic.models.config import LayerSpec, ModelConfig
+from benthic.models.context import Rows
 from benthic.models.linear import Linear, StackedLinear
 from benthic.models.numerics import Numerics
+from benthic.models.trace import Trace
 
 
 class Router(nn.Module):
-    """Chooses experts: by score plus correction bias, or by token id."""
+    """Chooses experts: by score (with a correction bias, within the best groups, as configured) or by token id."""
 
     def __init__(self, config: ModelConfig, layer: LayerSpec) -> None:
         super().__init__()
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
+        self.score, self.normalize = config.scoring_func, config.norm_topk_prob
+        self.limit = group_limit(config)
+        # As published; V4's gate has none, and needs none.
+        self.floor = 1e-20 if config.scoring_func == "sigmoid" else 0.0
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
         self.bias: Tensor | None
         self.tid2eid: Tensor | None
-        if layer.routing == "hash":
-            table = torch.zeros(config.vocab_size, self.top_k, dtype=torch.int64)
-            self.register_buffer("tid2eid", table)
-            self.bias = None
-        else:
-            self.register_buffer("bias", torch.zeros(config.n_routed_experts))
-            self.tid2eid = None
+        is_hash, is_biased = layer.routing == "hash", layer.routing == "bias"
+        table = torch.zeros(config.vocab_size, self.top_k, dtype=torch.int64) if is_hash else None
+        self.register_buffer("tid2eid", table)
+        self.register_buffer("bias", torch.zeros(config.n_routed_experts) if is_biased else None)
 
-    def forward(self, x: Tensor, token_ids: Tensor, num_rows: int, replay: Tensor | None) -> Routing:
-        """Routes the first `num_rows` rows of x [R, D]; logits are an fp32 island."""
-        logits = linear(wide(x), wide(self.weight))[:num_rows]
+    def logits(self, x: Tensor) -> Tensor:
+        """[R, D] -> fp32 [R, E]: an island of full precision."""
+        return linear(wide(x), wide(self.weight))
+
+    def forward(self, logits: Tensor, token_ids: Tensor, replay: Tensor | None = None) -> Routing:
+        """Routes rows by their logits [T, E], by their ids [T] (hash), or as `replay` [T, K] says."""
         experts = replay
         if experts is None and self.tid2eid is not None:
-            experts = self.tid2eid.index_select(0, token_ids[:num_rows])
-        return moe_route(logits, top_k=self.top_k, scale=self.scale, bias=self.bias, experts=experts)
+            experts = self.tid2eid.index_select(0, token_ids)
+        return moe_route(
+            logits,
+            top_k=self.top_k,
+            scale=self.scale,
+            score=self.score,
+            bias=self.bias,
+            experts=experts,
+            normalize=self.normalize,
+            floor=self.floor,
+            limit=self.limit,
+        )
 
     def freeze(self) -> None:
         """Lays the weight out for serving; values stay."""
         self.weight.data = by_columns(self.weight)
+
+
+def group_limit(config: ModelConfig) -> GroupLimit | None:
+    """The groups that a row's experts must come from: V2 ranks them by their best expert, V3 by their best two."""
+    if config.topk_method == "greedy" or config.n_group == 1:
+        return None
+    return GroupLimit(config.n_group, config.topk_group, 2 if config.topk_method == "noaux_tc" else 1)
 
 
 class Experts(nn.Module):
@@ -68,12 +91,12 @@ class Experts(nn.Module):
         self.w13.data, self.w2.data = by_columns(self.w13), by_columns(self.w2)
 
 
-class SharedExpert(nn.Module):
-    """The expert that every row takes: same function, same clamp, no gate weight."""
+class DenseMlp(nn.Module):
+    """down(silu(gate x) * up x), clamped where the family clamps; `w1` is gate, `w3` up, `w2` down."""
 
-    def __init__(self, config: ModelConfig, numerics: Numerics) -> None:
+    def __init__(self, config: ModelConfig, numerics: Numerics, width: int | None = None) -> None:
         super().__init__()
-        width = config.moe_intermediate_size * config.n_shared_experts
+        width = config.intermediate_size if width is None else width
         self.w1 = Linear(config.hidden_size, width, numerics)
         self.w2 = Linear(width, config.hidden_size, numerics)
         self.w3 = Linear(config.hidden_size, width, numerics)
@@ -90,19 +113,29 @@ class SharedExpert(nn.Module):
 
 
 class MoE(nn.Module):
-    """Router, routed experts and shared expert of one layer."""
+    """Router, routed experts and shared experts of one layer."""
 
     def __init__(self, config: ModelConfig, layer: LayerSpec, numerics: Numerics, min_rows: int) -> None:
         super().__init__()
         self.gate = Router(config, layer)
         self.experts = Experts(config, numerics, min_rows)
-        self.shared_experts = SharedExpert(config, numerics)
+        # Shared experts are one MLP as wide as all of them: every row takes them, and no gate weighs them.
+        self.shared_experts = DenseMlp(config, numerics, config.moe_intermediate_size * config.n_shared_experts)
 
-    def forward(self, x: Tensor, token_ids: Tensor, num_rows: int, replay: Tensor | None) -> tuple[Tensor, Tensor]:
-        """[R, D] -> output [R, D] and routed experts [num_rows, K]. Dummy rows see the shared expert only."""
-        routing = self.gate(x, token_ids, num_rows, replay)
+    def forward(self, x: Tensor, rows: Rows, layer: int, trace: Trace | None = None) -> Tensor:
+        """[R, D] -> [R, D]. Dummy rows see the shared experts only.
+
+        Args:
+            layer: the layer's number in `trace`, which is told where rows went and may say where they shall go.
+        """
+        num_rows = rows.num_rows
+        logits = self.gate.logits(x)[:num_rows]
+        replay = None if trace is None else trace.replay.get(layer)
+        routing = self.gate(logits, rows.token_ids[:num_rows], replay)
+        if trace is not None:
+            routing = trace.routed(layer, logits, routing)
         routed = self.experts(x[:num_rows], routing)
         shared = wide(self.shared_experts(x))
         if num_rows < x.shape[0]:
             routed = torch.cat([routed, routed.new_zeros(x.shape[0] - num_rows, x.shape[1])])
-        return (routed + shared).to(x.dtype), routing.experts
+        return (routed + shared).to(x.dtype)

@@ -12,7 +12,7 @@ from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.hyper_connection import HyperHead, head_parameters
 from benthic.models.linear import Linear
-from benthic.models.moe import Experts, Router, SharedExpert
+from benthic.models.moe import DenseMlp, Experts, Router
 from benthic.models.mtp import MTPBlock
 from benthic.models.norm import RMSNorm
 from benthic.models.numerics import Numerics, Policy
@@ -120,6 +120,6 @@ class Transformer(nn.Module):
         self.requires_grad_(False)
         self.head.weight.data = by_columns(self.head.weight)
         for module in self.modules():
-            if isinstance(module, Block | HybridAttention | Linear | Router | Experts | SharedExpert):
+            if isinstance(module, Block | HybridAttention | Linear | Router | Experts | DenseMlp):
                 module.freeze()
         return self.eval()
