@@ -6,7 +6,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.index_scores import index_scores
-from benthic.kernels.kv_storage import PackedIndex, pack_index, unpack_index
+from benthic.kernels.kv_storage import KeyForm, PackedIndex, pack_index, unpack_index
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.sparse_attention.cases import index_inputs as inputs
 from benthic.kernels.sparse_attention.cases import make_pass
@@ -98,11 +98,12 @@ def test_wrong_arguments_are_refused() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_packed_keys_give_the_bits_of_the_keys_that_they_hold(dtype: torch.dtype, impl: str) -> None:
+@pytest.mark.parametrize("form", ["v4", "v3.2"])
+def test_packed_keys_give_the_bits_of_the_keys_that_they_hold(dtype: torch.dtype, impl: str, form: KeyForm) -> None:
     where = make_pass(4, SPANS, page=32)
     given = inputs(where, dtype, dim=32)
-    packed = PackedIndex(pack_index(given["keys"]), 32, dtype)
-    given["keys"] = unpack_index(packed.data, 32, dtype)
+    packed = PackedIndex(pack_index(given["keys"], form), 32, dtype, form)
+    given["keys"] = unpack_index(packed.data, 32, dtype, form)
     for tiles in where.plan.groups:
         expected = index_scores(**given, tiles=tiles, impl=impl)
         assert torch.equal(index_scores(**(given | {"keys": packed}), tiles=tiles, impl=impl), expected)

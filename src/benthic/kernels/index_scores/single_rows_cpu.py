@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.kv_storage.rows_cpu import index_source, read_index
+from benthic.kernels.kv_storage.rows_cpu import IndexSource, index_source, read_index
 from benthic.kernels.numba_kernel import float32s, int64s, kernel, part
 from benthic.kernels.numba_math import ZERO
 from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys
@@ -47,7 +47,7 @@ def index_single_rows(query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyT
 def _score(
     query_at: int,
     gamma_at: int,
-    keys_at: tuple[int, int],
+    keys_at: IndexSource,
     scores_at: int,
     rows_at: tuple[int, int, int],
     entries_at: tuple[int, int, int, int],

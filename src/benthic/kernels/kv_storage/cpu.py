@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.formats import decode_e2m1
-from benthic.kernels.kv_storage.layout import INDEX_GROUP, KV_GROUP, index_bytes, kv_bytes, rotary_offset
+from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, INDEX_GROUP, KeyForm, index_bytes, kv_bytes, rotary_offset
 from benthic.kernels.numba_kernel import bytes8, float32s, inlined, kernel, part
 from benthic.kernels.precision import wide
 
@@ -19,23 +19,22 @@ KV_FLOOR = np.float32(1e-4)
 INDEX_FLOOR = np.float32(6.0 * 2.0**-126)
 
 
-def pack_kv_cpu(rows: Tensor, rope_dim: int) -> Tensor:
+def pack_kv_cpu(rows: Tensor, rope_dim: int, form: KeyForm) -> Tensor:
     """See `pack_kv`."""
     count, dim = rows.shape
-    still, start = dim - rope_dim, rotary_offset(dim, rope_dim)
-    values = wide(rows).contiguous()
-    data = torch.zeros(count, kv_bytes(dim, rope_dim, rows.dtype), dtype=torch.uint8)
-    _pack_kv(values.data_ptr(), data.data_ptr(), count, dim, still, data.shape[1])
+    still, start = dim - rope_dim, rotary_offset(dim, rope_dim, form)
+    data = torch.zeros(count, kv_bytes(dim, rope_dim, rows.dtype, form), dtype=torch.uint8)
+    _pack_fp8_rows(rows, still, data, form)
     data[:, start:] = rows[:, still:].contiguous().view(torch.uint8)
     return data
 
 
-def unpack_kv_cpu(data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype) -> Tensor:
+def unpack_kv_cpu(data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype, form: KeyForm) -> Tensor:
     """See `unpack_kv`."""
     data = data.contiguous()
     rows = torch.empty(len(data), dim)
-    still, start = dim - rope_dim, rotary_offset(dim, rope_dim)
-    _unpack_kv(data.data_ptr(), rows.data_ptr(), len(data), dim, still, data.shape[1])
+    still, start = dim - rope_dim, rotary_offset(dim, rope_dim, form)
+    _unpack_fp8_rows(data, still, rows, form)
     rotary = data[:, start:].contiguous().view(dtype)
     if dtype is torch.float32:
         rows[:, still:] = rotary
@@ -43,51 +42,102 @@ def unpack_kv_cpu(data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype) -> 
     return torch.cat([rows[:, :still].to(dtype), rotary], dim=1)
 
 
-def pack_index_cpu(rows: Tensor) -> Tensor:
+def pack_index_cpu(rows: Tensor, form: KeyForm) -> Tensor:
     """See `pack_index`."""
+    count, dim = rows.shape
+    data = torch.zeros(count, index_bytes(dim, form), dtype=torch.uint8)
+    if form == "v3.2":
+        _pack_fp8_rows(rows, dim, data, form)
+        return data
     values = wide(rows).contiguous()
-    data = torch.zeros(len(rows), index_bytes(rows.shape[1]), dtype=torch.uint8)
-    _pack_index(values.data_ptr(), data.data_ptr(), len(rows), rows.shape[1], data.shape[1])
+    _pack_index(values.data_ptr(), data.data_ptr(), count, dim, data.shape[1])
     return data
 
 
-def unpack_index_cpu(data: Tensor, dim: int, dtype: torch.dtype) -> Tensor:
+def unpack_index_cpu(data: Tensor, dim: int, dtype: torch.dtype, form: KeyForm) -> Tensor:
     """See `unpack_index`."""
     data = data.contiguous()
     rows = torch.empty(len(data), dim)
-    _unpack_index(data.data_ptr(), rows.data_ptr(), len(data), dim, data.shape[1])
+    if form == "v3.2":
+        _unpack_fp8_rows(data, dim, rows, form)
+    else:
+        _unpack_index(data.data_ptr(), rows.data_ptr(), len(data), dim, data.shape[1])
     return rows.to(dtype)
 
 
+def _pack_fp8_rows(rows: Tensor, still: int, data: Tensor, form: KeyForm) -> None:
+    """Codes and scales of the first `still` values of rows [n, d] to the start of data [n, bytes]."""
+    values = wide(rows).contiguous()
+    sizes = (len(rows), rows.shape[1], still, data.shape[1])
+    _pack_fp8(values.data_ptr(), data.data_ptr(), sizes, fp8_source(still, form))
+
+
+def _unpack_fp8_rows(data: Tensor, still: int, rows: Tensor, form: KeyForm) -> None:
+    sizes = (len(rows), rows.shape[1], still, data.shape[1])
+    _unpack_fp8(data.data_ptr(), rows.data_ptr(), sizes, fp8_source(still, form))
+
+
+def fp8_source(still: int, form: KeyForm) -> tuple[int, int, int]:
+    """What `decode_fp8` needs to know of `still` codes: values a scale, the first scale's byte, bytes of a scale."""
+    layout = FP8_LAYOUTS[form]
+    return layout.group, layout.scale_offset(still), layout.scale_bytes
+
+
 @kernel
-def _pack_kv(rows_at: int, data_at: int, count: int, dim: int, still: int, width: int) -> None:
+def _pack_fp8(rows_at: int, data_at: int, sizes: tuple[int, int, int, int], layout: tuple[int, int, int]) -> None:
+    count, dim, still, width = sizes
+    group, scale_at, scale_bytes = layout
     rows, data = float32s(rows_at, (count, dim)), bytes8(data_at, (count, width))
     for row in range(count):
         values, target = rows[row, :still], data[row]
-        for group in range((still + KV_GROUP - 1) // KV_GROUP):
-            first, end = group * KV_GROUP, min((group + 1) * KV_GROUP, still)
+        for number in range((still + group - 1) // group):
+            first, end = number * group, min((number + 1) * group, still)
             byte = _scale_byte(_amax(values[first:end], KV_FLOOR), E4M3_MAX)
-            target[still + group] = byte
             factor = scale_of(byte)
+            if scale_bytes == 1:
+                target[scale_at + number] = byte
+            else:
+                _store_float(factor, target[scale_at + 4 * number : scale_at + 4 * number + 4])
             for i in range(first, end):
                 target[i] = _e4m3(values[i] / factor)
 
 
 @kernel
-def _unpack_kv(data_at: int, rows_at: int, count: int, dim: int, still: int, width: int) -> None:
+def _unpack_fp8(data_at: int, rows_at: int, sizes: tuple[int, int, int, int], layout: tuple[int, int, int]) -> None:
+    count, dim, still, width = sizes
     data, rows = bytes8(data_at, (count, width)), float32s(rows_at, (count, dim))
     for row in range(count):
-        decode_kv(data[row], rows[row, :still])
+        decode_fp8(data[row], rows[row, :still], layout)
 
 
 @part
-def decode_kv(data: Any, values: Any) -> None:
-    """Codes and scales of one kv row to its values that do not rotate."""
+def decode_fp8(data: Any, values: Any, layout: Any) -> None:
+    """Codes and scales of one row to as many values as there are; see `fp8_source`."""
+    group, scale_at, scale_bytes = layout
     still = values.size
-    for group in range((still + KV_GROUP - 1) // KV_GROUP):
-        factor = scale_of(data[still + group])
-        for i in range(group * KV_GROUP, min((group + 1) * KV_GROUP, still)):
+    for number in range((still + group - 1) // group):
+        if scale_bytes == 1:
+            factor = scale_of(data[scale_at + number])
+        else:
+            factor = _load_float(data[scale_at + 4 * number : scale_at + 4 * number + 4])
+        for i in range(number * group, min((number + 1) * group, still)):
             values[i] = E4M3_VALUES[data[i]] * factor
+
+
+@inlined
+def _store_float(value: Any, target: Any) -> None:
+    """The four bytes of a float32, the lowest first."""
+    bits = np.float32(value).view(np.int32)
+    for i in range(4):
+        target[i] = np.uint8((bits >> np.int32(8 * i)) & np.int32(255))
+
+
+@inlined
+def _load_float(data: Any) -> Any:
+    bits = np.int32(0)
+    for i in range(4):
+        bits |= np.int32(data[i]) << np.int32(8 * i)
+    return np.int32(bits).view(np.float32)
 
 
 @kernel

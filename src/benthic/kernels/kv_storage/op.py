@@ -1,7 +1,8 @@
 """The doors of key storage in the official formats.
 
-Lossless on what the `quantized` policy computes: kv rows that went through FP8 in groups of 64 and indexer keys that
-went through FP4 in groups of 32 come back bit for bit. A group with a value that is not finite comes back as NaN.
+Lossless on what the `quantized` policy computes: V4's kv rows that went through FP8 in groups of 64 and its indexer
+keys that went through FP4 in groups of 32, and either of V3.2 that went through FP8 in groups of 128, come back bit for
+bit; scales are powers of two everywhere. A group with a value that is not finite comes back as NaN.
 """
 
 from collections.abc import Callable
@@ -12,45 +13,57 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
-from benthic.kernels.kv_storage.layout import index_bytes, kv_bytes
+from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, KeyForm, index_bytes, kv_bytes
 from benthic.kernels.kv_storage.reference import pack_index_ref, pack_kv_ref, unpack_index_ref, unpack_kv_ref
 
 WIDE = (torch.float32, torch.bfloat16)
 """Dtypes of rows whose exponents hold every code times every scale."""
 
 
-def pack_kv(rows: Tensor, rope_dim: int, *, impl: Impl = "auto") -> Tensor:
+def pack_kv(rows: Tensor, rope_dim: int, form: KeyForm = "v4", *, impl: Impl = "auto") -> Tensor:
     """kv rows [n, d] (float32 or bfloat16, the last `rope_dim` rotated) to uint8 [n, kv_bytes(d, rope_dim, dtype)].
 
-    Values that FP8 does not hold are rounded as `round_trip_fp8` does in groups of 64.
+    Values that FP8 does not hold are rounded as `round_trip_fp8` does in groups of 64 (V4) or 128 (V3.2).
     """
+    _check_form(form)
     _check_rows(rows)
     if not 0 <= rope_dim < rows.shape[-1]:
         raise KernelInputError(f"rope_dim ({rope_dim}) must be at least 0 and below the row's width {rows.shape[-1]}")
-    return _implementation("pack_kv", impl, rows)(rows, rope_dim)
+    return _implementation("pack_kv", impl, rows)(rows, rope_dim, form)
 
 
-def unpack_kv(data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype, *, impl: Impl = "auto") -> Tensor:
-    """The rows [n, dim] in `dtype` of uint8 [n, kv_bytes(dim, rope_dim, dtype)]."""
-    _check_bytes(data, kv_bytes(dim, rope_dim, dtype))
-    return _implementation("unpack_kv", impl, data)(data, dim, rope_dim, dtype)
+def unpack_kv(
+    data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype, form: KeyForm = "v4", *, impl: Impl = "auto"
+) -> Tensor:
+    """The rows [n, dim] in `dtype` of uint8 [n, kv_bytes(dim, rope_dim, dtype, form)]."""
+    _check_form(form)
+    _check_bytes(data, kv_bytes(dim, rope_dim, dtype, form))
+    return _implementation("unpack_kv", impl, data)(data, dim, rope_dim, dtype, form)
 
 
-def pack_index(rows: Tensor, *, impl: Impl = "auto") -> Tensor:
-    """Indexer keys [n, di] (float32 or bfloat16, di even) to uint8 [n, index_bytes(di)].
+def pack_index(rows: Tensor, form: KeyForm = "v4", *, impl: Impl = "auto") -> Tensor:
+    """Indexer keys [n, di] (float32 or bfloat16, di even in V4's format) to uint8 [n, index_bytes(di, form)].
 
-    Values that FP4 does not hold are rounded as `round_trip_fp4` does in groups of 32.
+    Values that the format does not hold are rounded as `round_trip_fp4` does in groups of 32 (V4), or as
+    `round_trip_fp8` does in groups of 128 (V3.2).
     """
+    _check_form(form)
     _check_rows(rows)
-    if rows.shape[-1] % 2:
+    if form == "v4" and rows.shape[-1] % 2:
         raise KernelInputError(f"indexer keys are {rows.shape[-1]} wide; two share a byte, so it must be even")
-    return _implementation("pack_index", impl, rows)(rows)
+    return _implementation("pack_index", impl, rows)(rows, form)
 
 
-def unpack_index(data: Tensor, dim: int, dtype: torch.dtype, *, impl: Impl = "auto") -> Tensor:
-    """The keys [n, dim] in `dtype` of uint8 [n, index_bytes(dim)]."""
-    _check_bytes(data, index_bytes(dim))
-    return _implementation("unpack_index", impl, data)(data, dim, dtype)
+def unpack_index(data: Tensor, dim: int, dtype: torch.dtype, form: KeyForm = "v4", *, impl: Impl = "auto") -> Tensor:
+    """The keys [n, dim] in `dtype` of uint8 [n, index_bytes(dim, form)]."""
+    _check_form(form)
+    _check_bytes(data, index_bytes(dim, form))
+    return _implementation("unpack_index", impl, data)(data, dim, dtype, form)
+
+
+def _check_form(form: KeyForm) -> None:
+    if form not in FP8_LAYOUTS:
+        raise KernelInputError(f"form {form!r} is unknown; it is one of 'v4', 'v3.2'")
 
 
 def _check_rows(rows: Tensor) -> None:

@@ -31,7 +31,9 @@ def read_blocks(keys: Keys, tiles: KeyTiles, blocks: Blocks) -> Tensor:
     slots = places[0] if len(places) == 1 else torch.cat(places, dim=1)
     if isinstance(keys, PackedKv):
         data = _gather(keys.data, slots, unit)
-        return unpack_kv(data.flatten(0, 1), keys.dim, keys.rope_dim, keys.dtype).view(*data.shape[:2], keys.dim)
+        return unpack_kv(data.flatten(0, 1), keys.dim, keys.rope_dim, keys.dtype, keys.form).view(
+            *data.shape[:2], keys.dim
+        )
     return _gather(keys, slots, unit)
 
 
@@ -41,7 +43,7 @@ def read_index_blocks(keys: IndexKeys, tiles: KeyTiles, blocks: Blocks) -> Tenso
     slots = entry_slots(tiles, unit, blocks)
     if isinstance(keys, PackedIndex):
         data = _gather(keys.data, slots, unit)
-        return unpack_index(data.flatten(0, 1), keys.dim, keys.dtype).view(*data.shape[:2], keys.dim)
+        return unpack_index(data.flatten(0, 1), keys.dim, keys.dtype, keys.form).view(*data.shape[:2], keys.dim)
     return _gather(keys, slots, unit)
 
 

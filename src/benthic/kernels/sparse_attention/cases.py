@@ -34,6 +34,7 @@ class Pass:
     plan: TilePlan
     tables: KeyTables
     num_slots: int
+    window: int = WINDOW
 
     @property
     def num_rows(self) -> int:
@@ -60,7 +61,7 @@ class Pass:
             runs,
             self.tables,
             [self.ratio],
-            window=WINDOW,
+            window=self.window,
             num_rows=row,
             device=torch.device("cpu"),
             tiles_per_group=tiles_per_group,
@@ -68,20 +69,30 @@ class Pass:
         return replace(self, runs=tuple(runs), plan=plan)
 
 
-def make_pass(ratio: int, spans: Sequence[tuple[int, int, int]], *, longest: int = 300, page: int = 64) -> Pass:
+def make_pass(
+    ratio: int, spans: Sequence[tuple[int, int, int]], *, longest: int = 300, page: int = 64, window: int = WINDOW
+) -> Pass:
     """`spans` are (sequence, start, length), sequence 0 or 1, within `longest` positions.
 
     `page` is the number of tokens of a window page; a page of entries holds those of `page` tokens, but 64 where that
-    is 64: pages as they are packed.
+    is 64: pages as they are packed. Without a window there are no pages of it.
     """
     entry_page = (64 if page == 64 else page // ratio) if ratio else 64
     pages, entry_pages = -(-longest // page), -(-(longest // ratio) // entry_page) if ratio else 0
-    window = torch.from_numpy(np.random.permutation(2 * pages + 1)[: 2 * pages].reshape(2, -1))
-    base = (2 * pages + 1) * page
+    window_table = torch.from_numpy(np.random.permutation(2 * pages + 1)[: 2 * pages].reshape(2, -1))
+    base = (2 * pages + 1) * page if window else 0
     entries = torch.from_numpy(np.random.permutation(2 * entry_pages + 1)[: 2 * entry_pages].reshape(2, -1))
-    tables = KeyTables(window, page, {ratio: entries} if ratio else {}, {ratio: entry_page} if ratio else {}, base)
+    tables = KeyTables(
+        window_table, page, {ratio: entries} if ratio else {}, {ratio: entry_page} if ratio else {}, base
+    )
     num_slots = base + (2 * entry_pages + 1) * entry_page
-    return Pass(ratio, (), TilePlan((), torch.zeros(0, dtype=torch.int64)), tables, num_slots).of_runs(spans)
+    empty = TilePlan((), torch.zeros(0, dtype=torch.int64))
+    return Pass(ratio, (), empty, tables, num_slots, window).of_runs(spans)
+
+
+def make_latent_pass(spans: Sequence[tuple[int, int, int]], *, longest: int = 300, page: int = 64) -> Pass:
+    """The pass of a layer with latent attention: one entry a token and no window."""
+    return make_pass(1, spans, longest=longest, page=page, window=0)
 
 
 def inputs(where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 4, dim: int = 16) -> dict[str, Any]:
@@ -93,6 +104,13 @@ def inputs(where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 4, d
         "sink": torch.randn(heads, dtype=dtype),
         "scale": dim**-0.5,
     }
+
+
+def latent_inputs(
+    where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 4, dim: int = 24, value_dim: int = 16
+) -> dict[str, Any]:
+    """Arguments of sparse_attention in a layer with latent attention."""
+    return inputs(where, dtype, heads=heads, dim=dim) | {"sink": None, "value_dim": value_dim}
 
 
 def index_inputs(where: Pass, dtype: torch.dtype = torch.float32, *, heads: int = 5, dim: int = 8) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.kernels.kv_storage.rows_cpu import kv_source, read_kv
+from benthic.kernels.kv_storage.rows_cpu import KvSource, kv_source, read_kv
 from benthic.kernels.numba_kernel import float32s, inlined, int32s, int64s, kernel, part
 from benthic.kernels.numba_math import LANES, ZERO, exp32
 from benthic.kernels.sparse_attention.addresses import Keys
@@ -61,7 +61,7 @@ def attend_single_rows(
 @kernel
 def _attend(
     query_at: int,
-    keys_at: tuple[int, int, int, int],
+    keys_at: KvSource,
     sink_at: int,
     output_at: int,
     rows_at: tuple[int, int, int, int],
