@@ -2,17 +2,17 @@
 
 import torch
 
-from benthic.models.checkpoint import load_model, save_checkpoint, tensor_table
+from benthic.models.checkpoint import load_model, save_checkpoint
 from benthic.train.rounding import WeightRounding, official_formats
 
 
 def rounding_of(model):
     named = dict(model.named_parameters())
-    return WeightRounding(named, official_formats(tensor_table(model.config), named))
+    return WeightRounding(named, official_formats(model.config, named))
 
 
 def test_every_parameter_has_the_format_of_the_official_file(model):
-    formats = official_formats(tensor_table(model.config), dict(model.named_parameters()))
+    formats = official_formats(model.config, dict(model.named_parameters()))
     assert formats["layers.1.ffn.experts.w13"] == "fp4"
     assert formats["layers.1.ffn.experts.w2"] == "fp4"
     assert formats["layers.1.attn.wq_a.weight"] == "fp8"

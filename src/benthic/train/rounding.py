@@ -10,24 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.quantize import WeightFormat, round_weight
-from benthic.models.checkpoint import TensorSpec
+from benthic.models.checkpoint.table import pieces, storage
+from benthic.models.config import ModelConfig
 
-_FORMATS: Mapping[str, WeightFormat] = {"I8": "fp4", "F8_E4M3": "fp8", "BF16": "bf16", "F32": "fp32"}
 
-
-def official_formats(table: Iterable[TensorSpec], names: Iterable[str]) -> dict[str, WeightFormat]:
+def official_formats(config: ModelConfig, names: Iterable[str]) -> dict[str, WeightFormat]:
     """The format in which an official file holds each parameter.
 
     A layer's experts are stacked in the model and apart in the file, where the first of them speaks for all.
     """
-    dtypes = {spec.name: spec.dtype for spec in table}
+    held = {piece.name: storage(piece, config, "official") for piece in pieces(config)}
     first_expert = {".experts.w13": ".experts.0.w1.weight", ".experts.w2": ".experts.0.w2.weight"}
-    formats = {}
+    formats: dict[str, WeightFormat] = {}
     for name in names:
         in_file = name
         for stacked, single in first_expert.items():
             in_file = in_file.replace(stacked, single) if name.endswith(stacked) else in_file
-        formats[name] = _FORMATS[dtypes[in_file]]
+        form = held[in_file]
+        assert form != "ids", f"{name} is no parameter"
+        formats[name] = form
     return formats
 
 

@@ -12,7 +12,6 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from benthic.models.checkpoint import tensor_table
 from benthic.models.packed import PackedContext
 from benthic.models.trace import Trace
 from benthic.models.transformer import Transformer
@@ -39,7 +38,7 @@ class TrainStep:
         self.optimiser = HybridOptimiser(
             named.items(), model.config, config.muon, config.adamw, torch.bfloat16 if on_cuda else None
         )
-        self.rounding = WeightRounding(named, official_formats(tensor_table(model.config), named))
+        self.rounding = WeightRounding(named, official_formats(model.config, named))
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)
         self._gradients = [p.grad for p in self._parameters if p.grad is not None]

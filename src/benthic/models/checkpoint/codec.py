@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benthic.errors import CheckpointError
 from benthic.formats import dequantize_fp4, dequantize_fp8, quantize_fp4, quantize_fp8
-from benthic.formats.fp8 import WEIGHT_FLOOR
+from benthic.formats.fp8 import WEIGHT_FLOOR, ScaleFormat
 from benthic.models.checkpoint.table import BLOCK, Storage
 
 # The median scale of any trained or freshly drawn matrix lies inside. Exponent bytes of such scales, taken for numbers,
@@ -22,13 +22,13 @@ class Encoded(NamedTuple):
     scale: Tensor | None
 
 
-def encode(values: Tensor, form: Storage) -> Encoded:
-    """Rounds values to a number format; exact when they came from it."""
+def encode(values: Tensor, form: Storage, scale_format: ScaleFormat = "ue8m0") -> Encoded:
+    """Rounds values to a number format; exact when they came from it. `scale_format` is that of FP8's scales."""
     match form:
         case "fp4":
             return Encoded(*quantize_fp4(values))
         case "fp8":
-            return Encoded(*quantize_fp8(values, (BLOCK, BLOCK), floor=WEIGHT_FLOOR))
+            return Encoded(*quantize_fp8(values, (BLOCK, BLOCK), scale_format=scale_format, floor=WEIGHT_FLOOR))
         case "bf16":
             return Encoded(values.to(torch.bfloat16), None)
         case "fp32":

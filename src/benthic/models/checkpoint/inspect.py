@@ -9,8 +9,9 @@ from typing import Any
 from benthic.errors import CheckpointError
 from benthic.models.checkpoint.files import CheckpointFiles
 from benthic.models.checkpoint.load import BUNDLED, nearest_name, resolve
+from benthic.models.checkpoint.piece import Piece
 from benthic.models.checkpoint.source import FileSource
-from benthic.models.checkpoint.table import Piece, TensorSpec, pieces, tensor_table
+from benthic.models.checkpoint.table import TensorSpec, pieces, tensor_table
 from benthic.models.config import ModelConfig
 from benthic.models.released import KNOWN, known_config, released_name
 

@@ -1,8 +1,10 @@
-"""One tensor, many names: tables from every known spelling to the official one, and from it to transformers'.
+"""One tensor, many names: tables from every known spelling to the house's, and from it to those of files.
 
-The official name is the canonical one (model.md 4.2); the module's parameters carry it too, except that routed
-experts are stacked there. Four spellings are read: official, transformers in memory, what transformers 5.24
+V4's official name is the house's own (model.md 4.2); the module's parameters carry it too, except that routed
+experts are stacked there. Four spellings of V4 are read: official, transformers in memory, what transformers 5.24
 `save_pretrained` writes (a mixture of both), and that of miles and sglang; each with or without `model.` in front.
+V2 and V3 have one spelling, that of transformers, in their released files too (family.md 6); their MTP block is the
+layer behind the last one there.
 """
 
 import re
@@ -41,6 +43,15 @@ _TO_OFFICIAL = _rules(
     (r"\.attn\.kv_proj\.", ".attn.wkv."),
     (r"\.attn\.o_a_proj\.", ".attn.wo_a."),
     (r"\.attn\.o_b_proj\.", ".attn.wo_b."),
+    (r"\.attn\.q_proj\.", ".attn.wq."),
+    (r"\.attn\.q_a_layernorm\.", ".attn.q_norm."),
+    (r"\.attn\.kv_a_proj_with_mqa\.", ".attn.wkv_a."),
+    (r"\.attn\.kv_a_layernorm\.", ".attn.kv_norm."),
+    (r"\.attn\.kv_b_proj\.", ".attn.wkv_b."),
+    (r"\.attn\.o_proj\.", ".attn.wo."),
+    (r"\.ffn\.gate_proj\.", ".ffn.w1."),
+    (r"\.ffn\.up_proj\.", ".ffn.w3."),
+    (r"\.ffn\.down_proj\.", ".ffn.w2."),
     (r"\.ffn\.gate\.e_score_correction_bias$", ".ffn.gate.bias"),
     (r"\.ffn\.topk\.tid2eid$", ".ffn.gate.tid2eid"),
     (r"\.experts\.gate_up_proj", ".experts.w13"),
@@ -84,8 +95,33 @@ _TO_TRANSFORMERS = _rules(
     (r"\.experts\.w2$", ".experts.down_proj"),
 )
 
+_LATENT_TO_FILE = _rules(
+    (r"\.scale$", ".weight_scale_inv"),
+    (r"^embed\.", "embed_tokens."),
+    (r"\.attn_norm\.", ".input_layernorm."),
+    (r"\.ffn_norm\.", ".post_attention_layernorm."),
+    (r"\.attn\.", ".self_attn."),
+    (r"\.ffn\.", ".mlp."),
+    (r"\.wq\.", ".q_proj."),
+    (r"\.wq_a\.", ".q_a_proj."),
+    (r"\.q_norm\.", ".q_a_layernorm."),
+    (r"\.self_attn\.wq_b\.", ".self_attn.q_b_proj."),
+    (r"\.wkv_a\.", ".kv_a_proj_with_mqa."),
+    (r"\.kv_norm\.", ".kv_a_layernorm."),
+    (r"\.wkv_b\.", ".kv_b_proj."),
+    (r"\.wo\.", ".o_proj."),
+    (r"\.gate\.bias$", ".gate.e_score_correction_bias"),
+    (r"\.experts\.w13$", ".experts.gate_up_proj"),
+    (r"\.experts\.w2$", ".experts.down_proj"),
+    (r"\.w1\.", ".gate_proj."),
+    (r"\.w3\.", ".up_proj."),
+    (r"\.w2\.", ".down_proj."),
+)
+
 # Tied copies of the embedding and head inside MTP, and rotary tables: no parameters of the model.
-_IGNORED = re.compile(r"^mtp\.\d+\.(emb.*|head\.weight)$|\.rotary_emb\.|\.inv_freq$")
+_IGNORED = re.compile(r"^mtp\.\d+\.(emb.*|head\.weight|shared_head\.head\.weight)$|\.rotary_emb\.|\.inv_freq$")
+_MTP = re.compile(r"^mtp\.(?P<depth>\d+)\.(?P<rest>.*)$")
+_LAYER = re.compile(r"^layers\.(?P<layer>\d+)\.(?P<rest>.*)$")
 _ROUTED_EXPERT = re.compile(r"^(?P<ffn>.*\.ffn)\.experts\.(?P<expert>\d+)\.(?P<matrix>w[123])\.weight$")
 
 
@@ -112,6 +148,29 @@ def transformers_name(name: str) -> str:
     if name.startswith("head."):
         return "lm_" + name
     return "model." + _apply(_TO_TRANSFORMERS, name)
+
+
+def latent_file_name(name: str, num_layers: int) -> str:
+    """The name in files of V2 and V3, and in transformers, of the house's name of a tensor or an expert stack.
+
+    MTP block d is layer `num_layers` + d of the files.
+    """
+    if name.startswith("head."):
+        return "lm_" + name
+    block = _MTP.match(name)
+    if block is not None:
+        rest = re.sub(r"^norm\.", "shared_head.norm.", block["rest"])
+        name = f"layers.{num_layers + int(block['depth'])}.{rest}"
+    return "model." + _apply(_LATENT_TO_FILE, name)
+
+
+def latent_house_name(official: str, num_layers: int) -> str:
+    """`official_name` of a tensor of V2's and V3's files, with the layers behind the last one as MTP blocks."""
+    layer = _LAYER.match(official)
+    if layer is None or int(layer["layer"]) < num_layers:
+        return official
+    rest = re.sub(r"^shared_head\.norm\.", "norm.", layer["rest"])
+    return f"mtp.{int(layer['layer']) - num_layers}.{rest}"
 
 
 def is_ignored(official: str) -> bool:

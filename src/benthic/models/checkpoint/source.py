@@ -14,8 +14,9 @@ from benthic.errors import CheckpointError
 from benthic.models.checkpoint.codec import Encoded, check_scale_range, decode
 from benthic.models.checkpoint.files import CheckpointFiles, Located
 from benthic.models.checkpoint.listing import listing
-from benthic.models.checkpoint.names import expert_slice, is_ignored, scale_name
-from benthic.models.checkpoint.table import BLOCK, Piece, Storage, pieces, scale_shape
+from benthic.models.checkpoint.names import expert_slice, is_ignored, latent_house_name, scale_name
+from benthic.models.checkpoint.piece import Piece
+from benthic.models.checkpoint.table import BLOCK, Storage, pieces, scale_shape
 from benthic.models.config import ModelConfig
 
 _PLAIN: dict[str, Storage] = {"BF16": "bf16", "F32": "fp32", "F16": "fp32", "F64": "fp32"}
@@ -65,12 +66,16 @@ class FileSource:
     """
 
     def __init__(self, files: CheckpointFiles, config: ModelConfig) -> None:
-        if config.num_nextn_predict_layers and not any(name.startswith("mtp.") for name in files.tensors):
+        tensors: Mapping[str, Located] = files.tensors
+        if config.is_latent:
+            count = config.num_hidden_layers
+            tensors = {latent_house_name(name, count): located for name, located in tensors.items()}
+        if config.num_nextn_predict_layers and not any(name.startswith("mtp.") for name in tensors):
             # transformers never writes the MTP block, though its config.json still counts it.
             config = replace(config, num_nextn_predict_layers=0)
         self.config = config
         self._found: dict[str, _Found] = {}
-        matcher = _Matcher(files.tensors, config)
+        matcher = _Matcher(tensors, config)
         for piece in pieces(config):
             found = matcher.find(piece)
             if found is not None:

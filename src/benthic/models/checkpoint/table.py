@@ -6,16 +6,18 @@ in the Hugging Face layout the experts of a layer are stacked, unless they are q
 reproduced to the byte (model.md 4.1, 4.2).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Literal, NamedTuple
 
 from benthic.errors import CheckpointError
-from benthic.models.checkpoint.names import expert_slice, scale_name, transformers_name
+from benthic.models.checkpoint.expert_table import expert_pieces
+from benthic.models.checkpoint.latent_table import latent_head, latent_layer, latent_mtp_input
+from benthic.models.checkpoint.names import expert_slice, latent_file_name, scale_name, transformers_name
+from benthic.models.checkpoint.piece import Piece
 from benthic.models.config import LayerSpec, ModelConfig
 
-# How the official files hold a piece: fp8 in 128x128 blocks, routed experts (fp4 or fp8), bf16, fp32, int64.
-Kind = Literal["block", "expert", "wide", "single", "ids"]
 Layout = Literal["official", "hf"]
 Weights = Literal["official", "fp8", "bf16", "fp32"]
 Storage = Literal["fp4", "fp8", "bf16", "fp32", "ids"]
@@ -26,14 +28,6 @@ ITEM_BYTES = {
 }  # fmt: skip
 BLOCK = 128
 GROUP = 32
-
-
-class Piece(NamedTuple):
-    """One tensor of the model under its official name; `shape` counts values, not bytes."""
-
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
 
 
 class TensorSpec(NamedTuple):
@@ -72,18 +66,18 @@ def pieces(config: ModelConfig) -> Iterator[Piece]:
     """Every matrix and vector of the model, in the order of the forward pass; MTP blocks last."""
     dim, vocab = config.hidden_size, config.vocab_size
     yield Piece("embed.weight", (vocab, dim), "wide")
+    layer, head, mtp_input = _PARTS[config.is_latent]
     for index, spec in enumerate(config.layers):
-        yield from _layer(f"layers.{index}.", spec, config)
-    yield from _head("", config)
+        yield from layer(f"layers.{index}.", spec, config)
+    yield from head("", config)
     yield Piece("head.weight", (vocab, dim), "wide")
     for index, spec in enumerate(config.mtp_layers):
         prefix = f"mtp.{index}."
         yield Piece(prefix + "enorm.weight", (dim,), "wide")
         yield Piece(prefix + "hnorm.weight", (dim,), "wide")
-        yield Piece(prefix + "e_proj.weight", (dim, dim), "block")
-        yield Piece(prefix + "h_proj.weight", (dim, dim), "block")
-        yield from _layer(prefix, spec, config)
-        yield from _head(prefix, config)
+        yield from mtp_input(prefix, config)
+        yield from layer(prefix, spec, config)
+        yield from head(prefix, config)
 
 
 def storage(piece: Piece, config: ModelConfig, weights: Weights) -> Storage:
@@ -94,7 +88,9 @@ def storage(piece: Piece, config: ModelConfig, weights: Weights) -> Storage:
         return "fp32"
     if piece.kind == "wide" or weights == "bf16":
         return "bf16"
-    return "fp4" if piece.kind == "expert" and weights == "official" and config.expert_dtype == "fp4" else "fp8"
+    if weights == "fp8":
+        return "fp8"
+    return config.expert_dtype if piece.kind == "expert" else config.weight_dtype
 
 
 def scale_shape(form: Storage, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -103,9 +99,9 @@ def scale_shape(form: Storage, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (rows, columns // GROUP) if form == "fp4" else (-(-rows // BLOCK), -(-columns // BLOCK))
 
 
-def place(piece: Piece, form: Storage, layout: Layout) -> Place:
+def place(piece: Piece, form: Storage, layout: Layout, config: ModelConfig) -> Place:
     """Where a piece lies in files of that layout, by the names in the file."""
-    rename = transformers_name if layout == "hf" else str
+    rename = _file_names(layout, config)
     part = expert_slice(piece.name)
     if part is None or layout == "official" or form in ("fp4", "fp8") or piece.name.startswith("mtp."):
         # Quantised experts stay single in both layouts: transformers decodes them only so.
@@ -114,9 +110,20 @@ def place(piece: Piece, form: Storage, layout: Layout) -> Place:
     return Place(rename(part.stack), (part.expert * halves + part.half) * piece.shape[0], "")
 
 
+def scale_dtype(config: ModelConfig) -> str:
+    """How files hold the scales of quantised matrices: V3's are float32 numbers, whatever values they take."""
+    return "F32" if config.is_latent else "F8_E8M0"
+
+
+def _file_names(layout: Layout, config: ModelConfig) -> Callable[[str], str]:
+    if config.is_latent:
+        return partial(latent_file_name, num_layers=config.num_hidden_layers)
+    return transformers_name if layout == "hf" else str
+
+
 def _specs_of(piece: Piece, config: ModelConfig, layout: Layout, weights: Weights) -> Iterator[TensorSpec]:
     form = storage(piece, config, weights)
-    where = place(piece, form, layout)
+    where = place(piece, form, layout, config)
     shape = piece.shape
     if where.weight.endswith((".experts.gate_up_proj", ".experts.down_proj")):
         halves = 2 if where.weight.endswith("gate_up_proj") else 1
@@ -132,7 +139,7 @@ def _specs_of(piece: Piece, config: ModelConfig, layout: Layout, weights: Weight
         dtype = {"fp8": "F8_E4M3", "bf16": "BF16", "fp32": "F32", "ids": "I64"}[form]
         yield TensorSpec(where.weight, shape, dtype)
     if form in ("fp4", "fp8"):
-        yield TensorSpec(where.scale, scale_shape(form, shape), "F8_E8M0")
+        yield TensorSpec(where.scale, scale_shape(form, shape), scale_dtype(config))
 
 
 def _layer(prefix: str, spec: LayerSpec, config: ModelConfig) -> Iterator[Piece]:
@@ -142,7 +149,13 @@ def _layer(prefix: str, spec: LayerSpec, config: ModelConfig) -> Iterator[Piece]
     yield from _attention(prefix + "attn.", spec.ratio, config)
     yield from _hyper_connection(prefix + "hc_ffn_", config)
     yield Piece(prefix + "ffn_norm.weight", (dim,), "wide")
-    yield from _experts(prefix + "ffn.", spec, config)
+    yield from expert_pieces(prefix + "ffn.", spec, config)
+
+
+def _mtp_input(prefix: str, config: ModelConfig) -> Iterator[Piece]:
+    dim = config.hidden_size
+    yield Piece(prefix + "e_proj.weight", (dim, dim), "block")
+    yield Piece(prefix + "h_proj.weight", (dim, dim), "block")
 
 
 def _hyper_connection(prefix: str, config: ModelConfig) -> Iterator[Piece]:
@@ -188,16 +201,5 @@ def _compressor(prefix: str, ratio: int, head_dim: int, dim: int) -> Iterator[Pi
     yield Piece(prefix + "norm.weight", (head_dim,), "wide")
 
 
-def _experts(prefix: str, spec: LayerSpec, config: ModelConfig) -> Iterator[Piece]:
-    dim, width, experts = config.hidden_size, config.moe_intermediate_size, config.n_routed_experts
-    yield Piece(prefix + "gate.weight", (experts, dim), "wide")
-    if spec.routing == "hash":
-        yield Piece(prefix + "gate.tid2eid", (config.vocab_size, config.num_experts_per_tok), "ids")
-    else:
-        yield Piece(prefix + "gate.bias", (experts,), "single")
-    owners: list[tuple[str, Kind]] = [("shared_experts.", "block")]
-    owners += [(f"experts.{index}.", "expert") for index in range(experts)]
-    for owner, kind in owners:
-        yield Piece(f"{prefix}{owner}w1.weight", (width, dim), kind)
-        yield Piece(f"{prefix}{owner}w3.weight", (width, dim), kind)
-        yield Piece(f"{prefix}{owner}w2.weight", (dim, width), kind)
+_PARTS = {False: (_layer, _head, _mtp_input), True: (latent_layer, latent_head, latent_mtp_input)}
+"""Layer, head and what feeds an MTP block, by whether attention is latent."""

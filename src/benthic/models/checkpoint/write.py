@@ -14,8 +14,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from benthic.errors import CheckpointError
-from benthic.formats import recast_fp4_to_fp8
+from benthic.formats import recast_fp4_to_fp8, ue8m0_decode
 from benthic.models.checkpoint.codec import Encoded, encode
 from benthic.models.checkpoint.files import INDEX_NAME, SINGLE_NAME
 from benthic.models.checkpoint.progress import progress_bar
@@ -28,6 +30,7 @@ from benthic.models.checkpoint.table import (
     Weights,
     pieces,
     place,
+    scale_dtype,
     storage,
     tensor_table,
 )
@@ -60,7 +63,7 @@ def write_checkpoint(
     if max_shard_bytes < 1:
         raise CheckpointError(f"max_shard_bytes is {max_shard_bytes}; it must be at least 1")
     if weights == "fp8":
-        config = replace(config, expert_dtype="fp8")
+        config = replace(config, expert_dtype="fp8", weight_dtype="fp8")
     specs = tensor_table(config, layout=layout, weights=weights)
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -125,22 +128,30 @@ def _write_weights(
             writer_of.update((spec.name, writer) for spec in members)
         for piece in pieces(config):
             form = storage(piece, config, weights)
-            where = place(piece, form, layout)
-            data = _converted(source(piece), form)
+            where = place(piece, form, layout, config)
+            data = _converted(source(piece), form, config)
             writer_of[where.weight].write(where.weight, data.weight, where.row)
             if data.scale is not None:
                 writer_of[where.scale].write(where.scale, data.scale)
             advance(sum(t.numel() * t.element_size() for t in data if t is not None))
 
 
-def _converted(stored: Stored, form: Storage) -> Encoded:
+def _converted(stored: Stored, form: Storage, config: ModelConfig) -> Encoded:
     """A piece in another format: unchanged bytes where it has that format, FP4 to FP8 without loss, else rounded."""
-    if stored.form == form and stored.has_exponent_scales:
-        return stored.data
+    takes_any_scale = scale_dtype(config) == "F32"
+    if stored.form == form and (stored.has_exponent_scales or (takes_any_scale and stored.data.scale is not None)):
+        return _with_scales_of(stored.data, takes_any_scale)
     if stored.form == "fp4" and form == "fp8" and stored.has_exponent_scales:
         assert stored.data.scale is not None
-        return Encoded(*recast_fp4_to_fp8(stored.data.weight, stored.data.scale))
-    return encode(stored.values(), form)
+        return _with_scales_of(Encoded(*recast_fp4_to_fp8(stored.data.weight, stored.data.scale)), takes_any_scale)
+    return _with_scales_of(encode(stored.values(), form, config.scale_dtype), takes_any_scale)
+
+
+def _with_scales_of(data: Encoded, as_numbers: bool) -> Encoded:
+    """Exponent bytes as float32 numbers, the same values, where the family's files hold those."""
+    if not as_numbers or data.scale is None or data.scale.dtype == torch.float32:
+        return data
+    return Encoded(data.weight, ue8m0_decode(data.scale))
 
 
 def _shards(specs: Sequence[TensorSpec], max_bytes: int) -> dict[str, list[TensorSpec]]:
