@@ -14,7 +14,8 @@ import json
 import time
 from statistics import mean, median
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.manager import CacheManager
 from benthic.cache.retention import retention
 from benthic.engine.plan import StepPlan

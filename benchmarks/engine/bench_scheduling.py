@@ -11,7 +11,8 @@ import json
 import time
 from dataclasses import replace
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.manager import CacheManager
 from benthic.cache.retention import retention
 from benthic.engine.scheduler import Scheduler

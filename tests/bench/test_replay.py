@@ -8,7 +8,8 @@ from benchmarks.engine.agent_trace import GOAL, agent_trace
 from benthic.bench.datasets import DatasetConfig, make_sessions
 from benthic.bench.replay import Replay, ReplayConfig, live_pages, replay
 from benthic.bench.workload import Session, Turn, final_histories, num_turns
-from benthic.cache.geometry import CacheGeometry, LayerCache, geometry
+from benthic.cache.geometry import CacheGeometry, geometry
+from benthic.cache.layout import LayerCache
 from benthic.errors import ConfigError
 from benthic.models.released import FLASH
 

@@ -7,7 +7,8 @@ After each one `check` asserts all laws.
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.manager import CacheManager
 from benthic.cache.retention import retention
 from benthic.cache.row import Row

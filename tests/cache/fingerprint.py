@@ -31,18 +31,33 @@ KV, GATE, ENTRY, INDEX_ENTRY, WINDOW_KEY, ENTRY_KEY, ROW, EMBED, NEXT, LUCK = ra
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FingerprintConfig(ModelConfig):
-    """Sizes that no released model has: ratios 4 and 16, a window of 8."""
+    """Sizes that no released model has: ratios 4 and 16, a window of 8; or ratio 1 and no window."""
+
+    indexes_tokens: bool = False
+    """Whether layers of ratio 1 keep indexer keys."""
 
     def __post_init__(self) -> None:
         """Anything goes."""
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
-        return tuple(LayerSpec(ratio, "bias", has_index=ratio == 4) for ratio in self.compress_ratios)
+        return tuple(self._spec(ratio) for ratio in self.compress_ratios)
+
+    @property
+    def mtp_layers(self) -> tuple[LayerSpec, ...]:
+        return (self._spec(0 if self.sliding_window else 1),) * self.num_nextn_predict_layers
+
+    def _spec(self, ratio: int) -> LayerSpec:
+        return LayerSpec(ratio, "bias", has_index=ratio == 4 or (ratio == 1 and self.indexes_tokens))
 
 
 def config(
-    *, ratios: tuple[int, ...] = (0, 4, 16, 4), window: int = 8, vocab_size: int = 61, num_mtp: int = 1
+    *,
+    ratios: tuple[int, ...] = (0, 4, 16, 4),
+    window: int = 8,
+    vocab_size: int = 61,
+    num_mtp: int = 1,
+    indexes_tokens: bool = False,
 ) -> FingerprintConfig:
     return FingerprintConfig(
         vocab_size=vocab_size, hidden_size=2, num_hidden_layers=len(ratios), num_attention_heads=1, head_dim=2,
@@ -50,8 +65,19 @@ def config(
         index_n_heads=1, index_head_dim=1, index_topk=1, rope_theta=1e4, compress_rope_theta=1e4,
         rope_scaling=Yarn(1.0, 4096), max_position_embeddings=4096, moe_intermediate_size=1, n_routed_experts=1,
         n_shared_experts=1, num_experts_per_tok=1, routed_scaling_factor=1.0, num_hash_layers=0, swiglu_limit=1.0,
-        num_nextn_predict_layers=num_mtp,
+        num_nextn_predict_layers=num_mtp, indexes_tokens=indexes_tokens,
     )  # fmt: skip
+
+
+def latent_config(family: str, *, vocab_size: int = 61) -> FingerprintConfig:
+    """The layout of V2 (no block that drafts), V3 (one) or V3.2 (with indexer keys)."""
+    return config(
+        ratios=(1, 1, 1),
+        window=0,
+        vocab_size=vocab_size,
+        num_mtp=0 if family == "V2" else 1,
+        indexes_tokens=family == "V3.2",
+    )
 
 
 def digest(value: Ints, *keys: int | Ints) -> Ints:
@@ -123,9 +149,15 @@ class FingerprintModel:
 
     def _layer(self, layer: int, value: Ints, context: AttentionContext) -> Ints:
         kind = self.kinds[layer]
-        keys = context.write_window(layer, stored(columns(value, kind.kv, layer, KV)))
         index_keys = None
-        if kind.ratio:
+        if kind.ratio == 1:
+            own = value[: context.rows.num_rows]
+            keys = context.write_entries(layer, stored(columns(own, kind.kv, layer, ENTRY)))
+            if kind.index:
+                index_keys = context.write_index(layer, stored(columns(own, kind.index, layer, INDEX_ENTRY)))
+        else:
+            keys = context.write_window(layer, stored(columns(value, kind.kv, layer, KV)))
+        if kind.compresses:
             raw = context.write_raw(layer, stored(columns(value, kind.raw, layer, GATE)))
             entries, index_entries = self._entries(layer, raw, context)
             keys = context.write_entries(layer, entries)
@@ -241,7 +273,12 @@ def evaluate(config: FingerprintConfig, tokens: Sequence[int], version: int = 0)
         key = position[:, None] - np.arange(config.sliding_window)
         row = window[np.maximum(key, 0)]
         seen = (digest(row[..., 0] + 1_000_003 * row[..., 1], key, WINDOW_KEY) * (key >= 0)).sum(1)
-        entries, index, behind = _compress(raw, kind.ratio, kind.kv, kind.index)
+        if kind.ratio == 1:
+            entries = columns(value, kind.kv, layer, ENTRY)
+            index = columns(value, kind.index, layer, INDEX_ENTRY)
+            behind = _seen(entries, index, 1, len(ids))
+        else:
+            entries, index, behind = _compress(raw, kind.ratio, kind.kv, kind.index)
         out.window.append(window)
         out.raw.append(raw)
         out.entries.append(entries)
@@ -266,11 +303,16 @@ def _compress(raw: Ints, ratio: int, kv: int, index: int) -> tuple[Ints, Ints, I
     count = length // ratio
     entries = _pool(raw, ratio, 0, kv, 2 if ratio == 4 else 1, ENTRY, count)
     keys = _pool(raw, ratio, 4 * kv, index, 2, INDEX_ENTRY, count)
+    return entries, keys, _seen(entries, keys, ratio, length)
+
+
+def _seen(entries: Ints, keys: Ints, ratio: int, length: int) -> Ints:
+    """For each row the sum over the entries that it sees."""
     value = entries[:, 0] + 1_000_003 * entries[:, 1]
-    if index:
+    if keys.shape[1]:
         value = value + 5_000_011 * keys[:, 0]
-    sums = np.concatenate([[0], digest(value, np.arange(count), ENTRY_KEY).cumsum() % PRIME])
-    return entries, keys, sums[(np.arange(length) + 1) // ratio]
+    sums = np.concatenate([[0], digest(value, np.arange(len(entries)), ENTRY_KEY).cumsum() % PRIME])
+    return sums[(np.arange(length) + 1) // ratio]
 
 
 def _pool(raw: Ints, ratio: int, first: int, width: int, num_series: int, purpose: int, count: int) -> Ints:

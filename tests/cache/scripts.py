@@ -7,7 +7,7 @@ each sequence says what every row must hold.
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -30,12 +30,12 @@ from tests.cache.fingerprint import (
     digest,
     evaluate,
     geometry_of,
+    latent_config,
     read,
 )
 
 PAGE = 16
 MAX_LEN = 160
-FREQUENCIES = {ratio: torch.ones(1) for ratio in (0, 4, 16)}
 
 
 class ContentError(AssertionError):
@@ -61,8 +61,9 @@ class Life:
 
 @dataclass
 class Options:
-    """What a script is made of."""
+    """What a script is made of; `family` "V4", or one without windows."""
 
+    family: str = "V4"
     num_steps: int = 20
     max_draft_len: int = 3
     window: int = 8
@@ -87,7 +88,8 @@ class Script:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         options = self.options
-        self.config: FingerprintConfig = config(window=options.window)
+        is_latent = options.family != "V4"
+        self.config: FingerprintConfig = latent_config(options.family) if is_latent else config(window=options.window)
         self.geometry = geometry_of(self.config, page_size=PAGE, max_draft_len=options.max_draft_len)
         capacity = CacheCapacity(options.num_pages, options.num_windows, options.num_rows, MAX_LEN)
         self.manager = CacheManager(
@@ -246,7 +248,8 @@ class Script:
         runs = [(life.row.index, start, ids) for life, start, ids, _ in planned if life.row]
         stored = [life.row.stored_len for life, _, _, _ in planned if life.row]
         rows = build_rows(runs, 1, stored_lens=stored)
-        context = PagedContext(self.config, rows, self.pools, self.manager.tables, FREQUENCIES)
+        frequencies = {ratio: torch.ones(1) for ratio in self.geometry.layer_ratios}
+        context = PagedContext(self.config, rows, self.pools, self.manager.tables, frequencies)
         self.manager.begin_pass(self.step)
         streams = self.model(rows, context)
         gone = []
@@ -386,12 +389,16 @@ def options_of(seed: int) -> Options:
     )
 
 
-def run_scripts(seeds: range, change: Callable[[Script], None] = lambda script: None) -> dict[str, int]:
+def latent_options_of(seed: int, family: str) -> Options:
+    """The same without windows: every retention policy must do."""
+    return replace(options_of(seed), family=family, window=0, num_windows=0)
+
+
+def run_scripts(seeds: range, options: Callable[[int], Options] = options_of) -> dict[str, int]:
     """Runs scripts; returns how often each thing happened."""
     totals: dict[str, int] = {}
     for seed in seeds:
-        script = Script(seed, options_of(seed))
-        change(script)
+        script = Script(seed, options(seed))
         script.run()
         script._count("numbers", script.num_checked)
         for name, count in script.counts.items():

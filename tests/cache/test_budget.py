@@ -18,7 +18,8 @@ from benthic.cache.budget import (
     unit_bytes,
     wanted_capacity,
 )
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.memory import available_bytes, measure_peak_bytes
 from benthic.cache.pools import CachePools
 from benthic.cache.storage import Storage, WideStorage, key_storage

@@ -1,6 +1,5 @@
 """Random scripts against the brute-force evaluator; then one guard is taken away at a time, and must be missed."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -9,13 +8,13 @@ import pytest
 from benthic.cache import paged_context
 from benthic.cache.geometry import CacheGeometry
 from benthic.cache.manager import CacheManager
+from benthic.cache.paged_context import PagedContext
 from benthic.cache.pools import CachePools
-from benthic.cache.ring_plan import CompletedEntries
 from benthic.cache.row import Row
 from benthic.cache.trie import PageTrie
 from tests.cache import scripts
-from tests.cache.fingerprint import Ints, config, evaluate, generate
-from tests.cache.scripts import Script, options_of, run_scripts
+from tests.cache.fingerprint import FingerprintConfig, Ints, config, evaluate, generate, latent_config
+from tests.cache.scripts import Script, latent_options_of, options_of, run_scripts
 
 A_TEST = 100
 BY_DEFAULT, AT_NIGHT = range(0, 500, A_TEST), range(500, 1000, A_TEST)
@@ -30,6 +29,18 @@ def test_random_scripts_leave_in_the_cache_what_brute_force_computes(first: int)
     counts = run_scripts(range(first, first + A_TEST))
     for event in ("hit", "gap", "replay", "fork", "retract", "update"):
         assert counts[event] >= 5, counts  # a script that never gets there proves nothing
+    assert counts["numbers"] > 100_000, counts
+
+
+@pytest.mark.parametrize("family", ["V2", "V3", "V3.2"])
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(A_TEST, 500, A_TEST))]
+)
+def test_random_scripts_without_windows_leave_what_brute_force_computes(family: str, first: int) -> None:
+    counts = run_scripts(range(first, first + A_TEST), lambda seed: latent_options_of(seed, family))
+    for event in ("hit", "fork", "retract", "update"):
+        assert counts[event] >= 5, counts
+    assert counts["gap"] == counts["replay"] == 0, "what is cached is always usable"
     assert counts["numbers"] > 100_000, counts
 
 
@@ -53,14 +64,13 @@ def nothing_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def writes_over_shared_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A row does not get its own page behind what it shares, but writes into the last shared one."""
-    slots = paged_context.PagedContext._plan_entries
+    slots = PagedContext._entry_places
 
-    def one_page_early(context: paged_context.PagedContext, pages: Ints, blocks: CompletedEntries, ratio: int) -> Ints:
+    def one_page_early(context: PagedContext, pages: Ints, sequence: Ints, index: Ints, ratio: int) -> Ints:
         a_page = context._pools.geometry.entries_per_page(ratio)
-        early = dataclasses.replace(blocks, index=np.maximum(blocks.index - a_page, 0))
-        return slots(context, pages, early, ratio)
+        return slots(context, pages, sequence, np.maximum(index - a_page, 0), ratio)
 
-    monkeypatch.setattr(paged_context.PagedContext, "_plan_entries", one_page_early)
+    monkeypatch.setattr(PagedContext, "_entry_places", one_page_early)
 
 
 MUTATIONS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
@@ -92,9 +102,23 @@ def test_scripts_notice_when(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     pytest.fail(f"300 scripts did not notice that {name}")
 
 
-def test_the_evaluator_is_causal() -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["pages are published before they are committed", "a row writes into shared pages", "fork copies are not made"],
+)
+def test_scripts_without_windows_notice_when(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    MUTATIONS[name](monkeypatch)
+    for seed in range(3000, 3300):
+        try:
+            Script(seed, latent_options_of(seed, "V3.2")).run()
+        except AssertionError:
+            return
+    pytest.fail(f"300 scripts did not notice that {name}")
+
+
+@pytest.mark.parametrize("sizes", [config(), latent_config("V3.2")], ids=["V4", "V3.2"])
+def test_the_evaluator_is_causal(sizes: FingerprintConfig) -> None:
     """A row depends on its prefix: longer sequences agree with it, and any earlier change shows."""
-    sizes = config()
     tokens = [7 * i % 61 for i in range(90)]
     whole = evaluate(sizes, tokens)
     for length in (1, 2, 15, 16, 17, 64):

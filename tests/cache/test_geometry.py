@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache, geometry
+from benthic.cache.geometry import CacheCapacity, CacheGeometry, geometry
+from benthic.cache.layout import LayerCache
 from benthic.errors import ConfigError
 from benthic.models.config import ModelConfig, Yarn
 
@@ -80,9 +81,11 @@ def test_impossible_sizes_are_refused(change: dict[str, int], message: str) -> N
         dataclasses.replace(TINY, **change)
 
 
-def test_a_capacity_holds_something_of_everything() -> None:
+def test_a_capacity_holds_something_of_everything_but_windows() -> None:
     with pytest.raises(AssertionError):
-        CacheCapacity(num_pages=8, num_windows=0, num_rows=1, max_len=64)
+        CacheCapacity(num_pages=0, num_windows=1, num_rows=1, max_len=64)
+    assert CacheCapacity(num_pages=8, num_windows=2, num_rows=1, max_len=64).num_window_ids == 3
+    assert CacheCapacity(num_pages=8, num_windows=0, num_rows=1, max_len=64).num_window_ids == 0
 
 
 def test_bookkeeping_imports_no_torch() -> None:

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.manager import CacheManager
 from benthic.cache.retention import retention
 from benthic.cache.row import Row

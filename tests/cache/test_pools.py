@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.pools import ALIGNMENT, CachePools
 from benthic.cache.table_mirror import TableMirror
 from benthic.cache.tables import PageTables

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from benthic.cache.geometry import CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.ring_plan import ChunkArrays, completed_entries, ring_writes, snapshot_writes, spans
 from benthic.models.context import Chunk
 

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.manager import CacheManager
 from benthic.cache.retention import retention
 from benthic.engine.plan import SampledToken, ScheduledChunk, StepPlan, StepResult

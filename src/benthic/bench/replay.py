@@ -114,7 +114,7 @@ def capacity(sessions: Sequence[Session], geometry: CacheGeometry, config: Repla
     """
     page = geometry.page_size
     longest = max(map(len, final_histories(sessions)))
-    running = config.max_running * (geometry.window_pages + 2) + config.chunk // page
+    running = config.max_running * (geometry.window_pages + 2) + config.chunk // page if geometry.window else 0
     return CacheCapacity(
         num_pages=max(round(config.pool * live_pages(sessions, page)), longest // page + 2),
         num_windows=round(config.pool * 2 * len(sessions)) * geometry.window_pages + running,

@@ -3,7 +3,8 @@
 Here are the parts that know no tensors; pools and context are imported by their modules.
 """
 
-from benthic.cache.geometry import CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.cache.manager import CacheManager
 from benthic.cache.retention import Retention
 from benthic.cache.row import Row

@@ -8,7 +8,8 @@ plentiful, no more is taken than is wanted.
 
 from dataclasses import dataclass
 
-from benthic.cache.geometry import SNAPSHOT_ROWS, CacheCapacity, CacheGeometry
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import SNAPSHOT_ROWS
 from benthic.cache.storage import KeyStorage
 from benthic.cache.workspace import NO_WORKSPACE, Workspace
 from benthic.errors import ConfigError
@@ -58,9 +59,11 @@ def unit_bytes(geometry: CacheGeometry, storage: KeyStorage) -> UnitBytes:
     size = storage.element.itemsize
     for layer in geometry.layers:
         kv, index = storage.kv_width(layer) * size, storage.index_width(layer) * size
-        window += geometry.page_size * kv + SNAPSHOT_ROWS * layer.snapshot * RAW_BYTES
+        if geometry.window:
+            window += geometry.page_size * kv + SNAPSHOT_ROWS * layer.snapshot * RAW_BYTES
         if layer.ratio:
             page += geometry.entries_per_page(layer.ratio) * (kv + index)
+        if layer.compresses:
             row += geometry.ring_len(layer.ratio) * layer.raw * RAW_BYTES
     return UnitBytes(page, window, row)
 
@@ -90,17 +93,26 @@ class Budget:
         """The account, one part a line, ready to print."""
         capacity, unit = self.capacity, self.unit
         left = self.available_bytes - self.workspace.total_bytes - self.pool_bytes
-        table = _table_bytes(capacity, self.page_size)
         parts = [
             ("weights", self.weight_bytes, "loaded"),
             ("workspace", self.workspace.total_bytes, _parts(self.workspace)),
             ("pages", capacity.num_pages * unit.page, _many(capacity.num_pages, unit.page, "page")),
-            ("windows", capacity.num_windows * unit.window, _many(capacity.num_windows, unit.window, "window")),
-            ("rings", capacity.num_rows * unit.row, _many(capacity.num_rows, unit.row, "request")),
-            ("tables", table + unit.page + unit.window, "and the null page and window"),
+            *self._window_parts(),
             ("left", left, f"of {size_text(self.available_bytes)} available"),
         ]
         return [f"{name:<10}{size_text(size):>11}   {note}" for name, size, note in parts]
+
+    def _window_parts(self) -> list[tuple[str, int, str]]:
+        """Windows, rings and tables; the first two where the model has them."""
+        capacity, unit = self.capacity, self.unit
+        table = _table_bytes(capacity, self.page_size) + unit.page
+        if not capacity.num_windows:
+            return [("tables", table, "and the null page")]
+        return [
+            ("windows", capacity.num_windows * unit.window, _many(capacity.num_windows, unit.window, "window")),
+            ("rings", capacity.num_rows * unit.row, _many(capacity.num_rows, unit.row, "request")),
+            ("tables", table + unit.window, "and the null page and window"),
+        ]
 
 
 def plan_budget(
@@ -150,8 +162,8 @@ def wanted_capacity(geometry: CacheGeometry, use: CacheUse) -> CacheCapacity:
     sessions = CONTEXTS_A_ROW * use.max_num_seqs
     pages = sessions * geometry.num_pages(use.max_len) + use.max_num_seqs
     checkpoints = pages * geometry.page_size // use.retention_interval
-    windows = _running_windows(geometry, use) + WINDOWS_A_SESSION * sessions * geometry.window_pages + checkpoints
-    return CacheCapacity(pages, windows, use.max_num_seqs, use.max_len)
+    windows = WINDOWS_A_SESSION * sessions * geometry.window_pages + (checkpoints if geometry.window_pages else 0)
+    return CacheCapacity(pages, _running_windows(geometry, use) + windows, use.max_num_seqs, use.max_len)
 
 
 def size_text(num_bytes: int) -> str:
@@ -166,6 +178,8 @@ def size_text(num_bytes: int) -> str:
 
 def _running_windows(geometry: CacheGeometry, use: CacheUse) -> int:
     """Each row reads `window_pages` behind the page that it fills, and may begin the next within a pass."""
+    if not geometry.window_pages:
+        return 0
     return use.max_num_seqs * (geometry.window_pages + 2) + geometry.num_pages(use.max_batched_tokens)
 
 
@@ -195,8 +209,8 @@ def _size(geometry: CacheGeometry, capacity: CacheCapacity, unit: UnitBytes) -> 
 
 
 def _pool_bytes(capacity: CacheCapacity, unit: UnitBytes, page_size: int) -> int:
-    pages = (capacity.num_pages + 1) * unit.page
-    windows = (capacity.num_windows + 1) * unit.window
+    pages = capacity.num_page_ids * unit.page
+    windows = capacity.num_window_ids * unit.window
     return pages + windows + capacity.num_rows * unit.row + _table_bytes(capacity, page_size)
 
 
@@ -221,8 +235,11 @@ def _too_small(
     needed = _size(geometry, least, unit)
     what = f"cache_bytes ({limit})" if is_given else f"the memory left for the cache ({limit} bytes)"
     remedy = "raise it, or lower" if is_given else "free memory, or lower"
+    beside, names = f"a page of {use.max_num_seqs} requests each", ["max_model_len", "max_num_seqs"]
+    if geometry.window:
+        beside = f"the windows of {use.max_num_seqs} requests and a pass of {use.max_batched_tokens} rows"
+        names.append("max_batched_tokens")
     return (
-        f"{what} must be >= {needed} to hold one context of {use.max_len} tokens beside the windows of "
-        f"{use.max_num_seqs} requests and a pass of {use.max_batched_tokens} rows; {remedy} max_model_len, "
-        "max_num_seqs or max_batched_tokens"
+        f"{what} must be >= {needed} to hold one context of {use.max_len} tokens beside {beside}; {remedy} "
+        f"{', '.join(names[:-1])} or {names[-1]}"
     )

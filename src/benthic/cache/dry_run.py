@@ -42,12 +42,13 @@ def measure_workspace(
     length = min(num_rows, config.max_position_embeddings)
     pages = geometry.num_pages(length)
     chunks = [(start, min(length, num_rows - start)) for start in range(0, num_rows, length)]
-    capacity = CacheCapacity(pages * len(chunks), pages * len(chunks), len(chunks), length)
+    num_windows = pages * len(chunks) if geometry.window else 0
+    capacity = CacheCapacity(pages * len(chunks), num_windows, len(chunks), length)
     pools = CachePools(geometry, capacity, dtype=dtype, device=device, storage=storage, numerics=numerics)
     pools.touch()
     tables = PageTables(len(chunks), pages)
     ids = np.arange(1, pages * len(chunks) + 1).reshape(len(chunks), pages)
-    tables.pages[:], tables.windows[:] = ids, ids
+    tables.pages[:], tables.windows[:] = ids, ids if geometry.window else 0
 
     def run() -> None:
         # Many different tokens: every expert is hit.

@@ -1,59 +1,19 @@
-"""Sizes of the cache: what a layer stores for a token, and what follows from page size, window and draft length.
+"""Sizes of the cache: what follows from the layers' layout, page size, window and draft length.
 
 A page is P tokens. One page id addresses every compressed pool: entry w of ratio r of a sequence lies in its page
 w*r // P, at slot page_id * (P//r) + w % (P//r). A window id addresses the window pool (kv rows of P tokens, all
 layers) and the snapshot pool. Id 0 of both is the null id: its slots hold zeros and nobody owns it. A request row
-owns its compressor rings. Widths: model.md 2.4 to 2.6.
+owns its compressor rings. Widths: model.md 2.4 to 2.6, family.md 3 and 5.
+
+A model whose layers all make an entry of every token (ratio 1) has no windows: W is 0, there are no window ids, no
+rings and no snapshots, and a sequence can go on from any page boundary.
 """
 
 from dataclasses import dataclass
 
+from benthic.cache.layout import SNAPSHOT_ROWS, LayerCache, layer_caches
 from benthic.errors import ConfigError
 from benthic.models.config import ModelConfig
-
-SNAPSHOT_ROWS = 4
-"""Raw rows before a page boundary that the first overlapping block behind it reads."""
-
-OVERLAP_RATIO = 4
-"""The compression whose entries also read the block before theirs (CSA)."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCache:
-    """What one layer stores; widths in numbers, 0 where the layer has none.
-
-    `ratio` tokens make one compressed entry. `overlap`: an entry also reads the block before its own. `kv`: width of a
-    window row and of an entry. `index`: width of an indexer key.
-    """
-
-    ratio: int
-    overlap: bool
-    kv: int
-    index: int
-
-    @property
-    def raw(self) -> int:
-        """Width of a raw compressor row: values | gates, for two series where entries overlap; the indexer's behind."""
-        if not self.ratio:
-            return 0
-        return 4 * self.kv + 4 * self.index if self.overlap else 2 * self.kv
-
-    @property
-    def snapshot(self) -> int:
-        """Width of the half of a raw row that the next block reads: the first series' values and gates."""
-        return self.raw // 2 if self.overlap else 0
-
-    @property
-    def snapshot_columns(self) -> tuple[slice, ...]:
-        """Where that half lies in a raw row."""
-        if not self.overlap:
-            return ()
-        kv, index = self.kv, self.index
-        columns = (slice(0, kv), slice(2 * kv, 3 * kv))
-        if not index:
-            return columns
-        first = 4 * kv
-        return (*columns, slice(first, first + index), slice(first + 2 * index, first + 3 * index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +22,7 @@ class CacheGeometry:
 
     Args:
         page_size: P, tokens a page: a multiple of every ratio.
-        window: W, tokens that a query reads in full, itself included.
+        window: W, tokens that a query reads in full, itself included; 0 where all layers have ratio 1.
         layers: main layers, then MTP blocks.
         num_main_layers: how many of `layers` are main layers.
         max_draft_len: most drafts verified at once; 0 without speculation.
@@ -80,8 +40,9 @@ class CacheGeometry:
     rope_dim: int = 0
 
     def __post_init__(self) -> None:
-        if self.page_size < SNAPSHOT_ROWS:
-            raise ConfigError(f"page_size is {self.page_size}; it must be >= {SNAPSHOT_ROWS} tokens")
+        least = SNAPSHOT_ROWS if any(layer.overlap for layer in self.layers) else 1
+        if self.page_size < least:
+            raise ConfigError(f"page_size is {self.page_size}; it must be >= {least} tokens")
         for ratio in self.ratios:
             if self.page_size % ratio:
                 raise ConfigError(
@@ -89,20 +50,24 @@ class CacheGeometry:
                 )
         if self.max_draft_len < 0:
             raise ConfigError(f"max_draft_len is {self.max_draft_len}; it must be >= 0")
-        assert self.window >= 1, self.window
         assert 1 <= self.num_main_layers <= len(self.layers), (self.num_main_layers, len(self.layers))
-        for layer in self.layers:
-            # The snapshot holds SNAPSHOT_ROWS rows: it serves no longer block.
-            assert not layer.overlap or layer.ratio == SNAPSHOT_ROWS, layer
+        assert self.window >= 0, self.window
+        # Rows that a compressor still needs, and tokens of no entry, are reached through windows alone.
+        assert self.window or all(layer.ratio == 1 for layer in self.layers), self.layers
 
     @property
     def ratios(self) -> tuple[int, ...]:
-        """The compression ratios that occur, ascending."""
+        """The ratios of layers that make entries, ascending."""
         return tuple(sorted({layer.ratio for layer in self.layers if layer.ratio}))
 
     @property
+    def layer_ratios(self) -> tuple[int, ...]:
+        """The ratios of all layers, ascending: 0 too, where a layer makes no entries."""
+        return tuple(sorted({layer.ratio for layer in self.layers}))
+
+    @property
     def window_pages(self) -> int:
-        """Pages that the window before a page boundary reaches into."""
+        """Pages that the window before a page boundary reaches into; 0 without windows."""
         return -(-self.window // self.page_size)
 
     @property
@@ -110,7 +75,10 @@ class CacheGeometry:
         """Tokens to run before a boundary so that the last W window rows of every layer, and the output, are exact.
 
         Each layer's first W - 1 rows read a window that is not there, so exactness begins W - 1 later a layer.
+        Without windows there is nothing to restore: 0.
         """
+        if not self.window:
+            return 0
         layers = len(self.layers) if self.max_draft_len else self.num_main_layers
         return layers * (self.window - 1) + 1
 
@@ -142,8 +110,8 @@ class CacheGeometry:
 class CacheCapacity:
     """How much a cache holds: usable ids, the null ids come on top.
 
-    `num_pages` pages of compressed entries, `num_windows` window pages, `num_rows` requests at once, each of up to
-    `max_len` tokens.
+    `num_pages` pages of entries, `num_windows` window pages (0 for a model without windows, and only then),
+    `num_rows` requests at once, each of up to `max_len` tokens.
     """
 
     num_pages: int
@@ -152,7 +120,17 @@ class CacheCapacity:
     max_len: int
 
     def __post_init__(self) -> None:
-        assert min(self.num_pages, self.num_windows, self.num_rows, self.max_len) >= 1, self
+        assert min(self.num_pages, self.num_rows, self.max_len) >= 1 and self.num_windows >= 0, self
+
+    @property
+    def num_page_ids(self) -> int:
+        """Pages with the null page."""
+        return self.num_pages + 1
+
+    @property
+    def num_window_ids(self) -> int:
+        """Windows with the null window, which is there only where others are."""
+        return self.num_windows + 1 if self.num_windows else 0
 
 
 def geometry(config: ModelConfig, *, page_size: int = 128, max_draft_len: int = 0) -> CacheGeometry:
@@ -165,15 +143,11 @@ def geometry(config: ModelConfig, *, page_size: int = 128, max_draft_len: int = 
     Raises:
         ConfigError: `page_size` is no multiple of the model's ratios.
     """
-    layers = tuple(
-        LayerCache(
-            ratio=spec.ratio,
-            overlap=spec.ratio == OVERLAP_RATIO,
-            kv=config.head_dim,
-            index=config.index_head_dim if spec.ratio == OVERLAP_RATIO else 0,
-        )
-        for spec in (*config.layers, *config.mtp_layers)
-    )
     return CacheGeometry(
-        page_size, config.sliding_window, layers, len(config.layers), max_draft_len, config.qk_rope_head_dim
+        page_size,
+        config.sliding_window,
+        layer_caches(config),
+        len(config.layers),
+        max_draft_len,
+        config.qk_rope_head_dim,
     )

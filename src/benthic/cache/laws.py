@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from benthic.cache.geometry import CacheGeometry
-from benthic.cache.row import Row
+from benthic.cache.row import NO_WINDOW, Row
 from benthic.cache.tables import PageTables
 from benthic.cache.trie import PageNode, PageTrie
 
@@ -70,6 +70,9 @@ def _check_lengths(row: Row, geometry: CacheGeometry) -> None:
     assert row.start_len <= row.committed_len
     assert row.committed_len <= row.allocated_len or row.committed_len == row.start_len
     assert row.num_completed == row.committed_len // size and row.next_page_end == (row.num_completed + 1) * size
+    if not geometry.window_pages:
+        assert row.first_window == NO_WINDOW and not row.shared_windows and not row.replay_len, "a row has windows"
+        return
     begin = row.start_len if row.exact_len else 0
     assert row.first_window * size <= max(begin, row.committed_len - geometry.window), "a window is missing"
     assert row.first_window >= row.num_completed - reach, "a window is kept that nobody reads"

@@ -6,6 +6,7 @@ read is not handed out before that pass has ended. While nothing is due, `room`,
 numbers, whatever the length of the context.
 """
 
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ class CacheManager:
         *,
         keeps_extras: bool = False,
     ) -> None:
+        assert bool(geometry.window) == bool(capacity.num_windows), (geometry.window, capacity)
         self.geometry = geometry
         self.capacity = capacity
         self.tables = PageTables(capacity.num_rows, geometry.num_pages(capacity.max_len))
@@ -64,8 +66,18 @@ class CacheManager:
     @property
     def largest_len(self) -> int:
         """The longest sequence that this cache can hold; 0 if there are too few windows for any."""
-        enough = self.capacity.num_windows > self._window_pages
+        enough = not self._window_pages or self.capacity.num_windows > self._window_pages
         return min(self.capacity.max_len, self.capacity.num_pages * self._page_size) if enough else 0
+
+    @property
+    def available_pages(self) -> int:
+        """Pages that are free or held by nobody."""
+        return self.pages.num_free + self.trie.evictable_pages
+
+    @property
+    def available_windows(self) -> int:
+        """Windows that are free or held by nobody; where there are no windows, nobody is ever short of them."""
+        return self.windows.num_free + self.trie.evictable_windows if self._window_pages else sys.maxsize
 
     def match(self, tokens: Sequence[int], namespace: Namespace, *, need_extras: bool = False) -> Match:
         """How much of `tokens` is cached. Changes nothing; at least one token is left to compute."""
@@ -94,9 +106,7 @@ class CacheManager:
             None where no row is free or there is no room for a page and a window; nothing has changed then
             but the age of the pages that matched.
         """
-        pages = self.pages.num_free + self.trie.evictable_pages
-        windows = self.windows.num_free + self.trie.evictable_windows
-        if not (self.rows.num_free and pages and windows):
+        if not (self.rows.num_free and self.available_pages and self.available_windows):
             return None
         if use_cache:
             match, path = match_prefix(self.trie, tokens, namespace, need_extras=need_extras)
@@ -124,8 +134,8 @@ class CacheManager:
         if want_len <= row.allocated_len:
             return want_len
         begun = row.allocated_len // self._page_size
-        pages = max(begun, len(row.path)) + self.pages.num_free + self.trie.evictable_pages
-        windows = begun + self.windows.num_free + self.trie.evictable_windows
+        pages = max(begun, len(row.path)) + self.available_pages
+        windows = begun + self.available_windows
         return min(want_len, min(pages, windows) * self._page_size, self.capacity.max_len)
 
     def grow(self, row: Row, new_len: int) -> None:
@@ -138,7 +148,8 @@ class CacheManager:
         for page in range(first, last):
             if page >= len(row.path):
                 self.tables.set_page(row.index, page, self._take_page())
-            self.tables.set_window(row.index, page, self._take_window())
+            if page >= row.first_window:
+                self.tables.set_window(row.index, page, self._take_window())
         row.allocated_len = last * self._page_size
 
     def commit(
@@ -175,9 +186,8 @@ class CacheManager:
         last = min(self.geometry.num_pages(row.committed_len), row.allocated_len // self._page_size)
         own_pages = list(range(len(row.path), last))
         own_windows = [page for page in range(row.first_window, last) if page not in row.shared_windows]
-        has_pages = self.pages.num_free + self.trie.evictable_pages >= len(own_pages)
-        has_windows = self.windows.num_free + self.trie.evictable_windows >= len(own_windows)
-        if not (self.rows.num_free and has_pages and has_windows):
+        has_room = self.available_pages >= len(own_pages) and self.available_windows >= len(own_windows)
+        if not (self.rows.num_free and has_room):
             return None
         child = row.copy(last * self._page_size)
         self._lock(child)
@@ -314,6 +324,11 @@ class CacheManager:
         row.num_completed = page + 1
         if extras is not None and node.extras is None and page * self._page_size >= row.whole_from:
             node.extras = extras(page)
+        if page >= row.first_window:
+            self._share_window(row, page, node)
+
+    def _share_window(self, row: Row, page: int, node: PageNode) -> None:
+        """A completed page's window becomes the trie's, unless the trie has one or the row's own is not exact."""
         own = int(self.tables.windows[row.index, page])
         if node.window:
             self.windows.free_later(own)

@@ -5,7 +5,7 @@ costs what a row at position ten does. A row reads the same keys in the same gro
 whole or grew token by token, on pages of its own or on shared ones.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ class PagedContext:
         pools: the cache's tensors, with the manager's work for this pass applied; written in place.
         tables: the manager's page tables.
         frequencies: rotary frequencies by compression ratio, on the device. Layers of other ratios may not run: a
-            pass of drafts names 0 alone.
+            pass of drafts names its block's alone.
         workspace_bytes: bound of attention's temporaries that grow with the context.
     """
 
@@ -59,15 +59,15 @@ class PagedContext:
         self.rows, self._pools, self.workspace_bytes = rows, pools, workspace_bytes
         chunks = ChunkArrays.of(rows.chunks)
         sequence, position = chunks.positions()
-        window_id = _named(tables.windows, sequence, position // geometry.page_size)
-        self._arrays: dict[str, Ints] = {"window": window_id * geometry.page_size + position % geometry.page_size}
-        compressed = sorted(frequencies.keys() - {0})
-        completed = {ratio: self._plan_ring(chunks, ratio) for ratio in compressed}
+        self._arrays: dict[str, Ints] = {}
+        if geometry.window:
+            self._plan_window(tables.windows, sequence, position, frequencies.keys())
+        if 1 in frequencies:
+            assert (chunks.stored_len <= chunks.start).all(), "entries of the pass are stored already"
+            self._arrays["entries 1"] = self._entry_places(tables.pages, sequence, position, 1)
+        completed = {ratio: self._plan_ring(chunks, ratio) for ratio in sorted(frequencies) if ratio > 1}
         for ratio, blocks in completed.items():
-            self._arrays[f"entries {ratio}"] = self._plan_entries(tables.pages, blocks, ratio)
-        if any(layer.overlap and layer.ratio in frequencies for layer in geometry.layers):
-            snapshot = snapshot_writes(position, window_id, geometry.page_size)
-            self._arrays |= {"snapshot rows": snapshot.rows, "snapshot slots": snapshot.slots}
+            self._arrays[f"entries {ratio}"] = self._entry_places(tables.pages, blocks.sequence, blocks.index, ratio)
         self._index = upload(self._arrays, pools.device)
         self._rope = {ratio: rope_table(rows.positions, f) for ratio, f in frequencies.items()}
         self._completed = {r: self._completed_blocks(blocks, r) for r, blocks in completed.items() if len(blocks.index)}
@@ -83,7 +83,7 @@ class PagedContext:
         return self._entry_rope[ratio]
 
     def completed(self, ratio: int) -> CompletedBlocks | None:
-        """The compression blocks whose last token lies in this pass and which are not stored yet."""
+        """The blocks of more than one token whose last token lies in this pass and which are not stored yet."""
         return self._completed.get(ratio)
 
     def plan(self, ratio: int) -> TilePlan:
@@ -113,14 +113,14 @@ class PagedContext:
         return found
 
     def write_entries(self, layer: int, entries: Tensor | None) -> Keys:
-        """Stores completed entries; returns the layer's kv buffer."""
+        """Stores completed entries, in layers of ratio 1 those of the real rows; returns the layer's kv buffer."""
         pools = self._pools
         if entries is None:
             return pools.storage.kv_keys(pools.kv[layer], pools.geometry.layers[layer])
         return self._store_kv(layer, pools.entry_base, self._entry_slots(layer), entries)
 
     def write_index(self, layer: int, entries: Tensor | None) -> IndexKeys:
-        """Stores completed indexer keys; returns their buffer."""
+        """Stores indexer keys likewise; returns their buffer."""
         storage, buffer = self._pools.storage, self._pools.index[layer]
         assert buffer is not None, f"layer {layer} has no indexer"
         if entries is not None:
@@ -153,10 +153,20 @@ class PagedContext:
         }
         return completed
 
-    def _plan_entries(self, pages: Ints, blocks: CompletedEntries, ratio: int) -> Ints:
-        """Slots of completed entries."""
+    def _plan_window(self, windows: Ints, sequence: Ints, position: Ints, ratios: Collection[int]) -> None:
+        """Adds the slots of the pass's kv rows, and of the rows that snapshots keep."""
+        geometry = self._pools.geometry
+        size = geometry.page_size
+        window_id = _named(windows, sequence, position // size)
+        self._arrays["window"] = window_id * size + position % size
+        if any(layer.overlap and layer.ratio in ratios for layer in geometry.layers):
+            snapshot = snapshot_writes(position, window_id, size)
+            self._arrays |= {"snapshot rows": snapshot.rows, "snapshot slots": snapshot.slots}
+
+    def _entry_places(self, pages: Ints, sequence: Ints, index: Ints, ratio: int) -> Ints:
+        """Slots of entries `index` of their sequences."""
         a_page = self._pools.geometry.entries_per_page(ratio)
-        return _named(pages, blocks.sequence, blocks.index // a_page) * a_page + blocks.index % a_page
+        return _named(pages, sequence, index // a_page) * a_page + index % a_page
 
     def _completed_blocks(self, blocks: CompletedEntries, ratio: int) -> CompletedBlocks:
         tokens, sources = self._index[f"first tokens {ratio}"], self._index[f"sources {ratio}"]
@@ -178,7 +188,7 @@ class PagedContext:
             self.rows.chunks,
             key_tables,
             ratios,
-            window=config.sliding_window,
+            window=geometry.window,
             num_rows=len(self.rows.positions),
             device=self._pools.device,
         )

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benthic.cache.geometry import SNAPSHOT_ROWS, CacheCapacity, CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheCapacity, CacheGeometry
+from benthic.cache.layout import SNAPSHOT_ROWS, LayerCache
 from benthic.cache.storage import KeyStorage, Storage, key_storage
 from benthic.cache.table_mirror import TableMirror
 from benthic.cache.tables import PageTables
@@ -29,9 +30,9 @@ ALIGNMENT = 64
 class LayerStack:
     """Buffers of all layers of one kind, layer first; None where the kind has none.
 
-    `kv` [layers, slots, kv width]: window slots, then entry slots. `index` [layers, entry slots, index width]; both in
-    the form of the pools' storage. `rings` float32
-    [layers, num_rows * R, raw]. `snapshots` float32 [layers, (num_windows + 1) * 4, half].
+    `kv` [layers, slots, kv width]: window slots where there are windows, then entry slots. `index` [layers, entry
+    slots, index width]; both in the form of the pools' storage. `rings` float32 [layers, num_rows * R, raw].
+    `snapshots` float32 [layers, (num_windows + 1) * 4, half].
     """
 
     kind: LayerCache
@@ -65,7 +66,8 @@ class CachePools:
     ) -> None:
         self.geometry, self.capacity, self.device = geometry, capacity, device
         self.storage = key_storage(storage, geometry, dtype, numerics)
-        self.entry_base = (capacity.num_windows + 1) * geometry.page_size
+        assert bool(geometry.window) == bool(capacity.num_windows), (geometry.window, capacity)
+        self.entry_base = capacity.num_window_ids * geometry.page_size
         """First entry slot of every kv buffer."""
         kinds = list(dict.fromkeys(geometry.layers))
         self._stacks = [_stack(kind, geometry, capacity, self.storage, device) for kind in kinds]
@@ -125,13 +127,15 @@ class CachePools:
         """Entries and indexer keys by page id: views [layers, ids, numbers a page]."""
         if not stack.kind.ratio:
             return []
-        ids = self.capacity.num_pages + 1
+        ids = self.capacity.num_page_ids
         blocks = [_by_id(stack.kv[:, self.entry_base :], ids)]
         return blocks if stack.index is None else [*blocks, _by_id(stack.index, ids)]
 
     def _window_blocks(self, stack: LayerStack) -> list[Tensor]:
         """Window rows and snapshots by window id."""
-        ids = self.capacity.num_windows + 1
+        ids = self.capacity.num_window_ids
+        if not ids:
+            return []
         blocks = [_by_id(stack.kv[:, : self.entry_base], ids)]
         return blocks if stack.snapshots is None else [*blocks, _by_id(stack.snapshots, ids)]
 
@@ -181,13 +185,13 @@ def _stack(
     kind: LayerCache, geometry: CacheGeometry, capacity: CacheCapacity, storage: KeyStorage, device: torch.device
 ) -> LayerStack:
     layers = geometry.layers.count(kind)
-    windows = (capacity.num_windows + 1) * geometry.page_size
-    entries = (capacity.num_pages + 1) * geometry.entries_per_page(kind.ratio) if kind.ratio else 0
+    windows = capacity.num_window_ids * geometry.page_size
+    entries = capacity.num_page_ids * geometry.entries_per_page(kind.ratio) if kind.ratio else 0
     rings = snapshots = None
-    if kind.ratio:
+    if kind.compresses:
         rings = _zeros((layers, capacity.num_rows * geometry.ring_len(kind.ratio), kind.raw), torch.float32, device)
     if kind.overlap:
-        slots = (capacity.num_windows + 1) * SNAPSHOT_ROWS
+        slots = capacity.num_window_ids * SNAPSHOT_ROWS
         snapshots = _zeros((layers, slots, kind.snapshot), torch.float32, device)
     return LayerStack(
         kind=kind,

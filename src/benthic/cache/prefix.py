@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from benthic.cache.geometry import CacheGeometry
-from benthic.cache.row import Row
+from benthic.cache.row import NO_WINDOW, Row
 from benthic.cache.trie import Namespace, PageNode, PageTrie
 from benthic.cache.work import Cut, Match
 
@@ -36,13 +36,15 @@ def begin_row(
     """A row before it has an index: it goes on from the usable boundary, or replays up to the compressed one.
 
     Both are exact; what takes fewer tokens is chosen. A replay begins without a window, so only its last W window
-    rows before the compressed boundary are exact.
+    rows before the compressed boundary are exact. Without windows both boundaries are one.
     """
     usable, compressed = match.usable_len, match.compressed_len
     is_replay = compressed - usable > geometry.replay_len
     start = compressed - geometry.replay_len if is_replay else usable
     begun = start // geometry.page_size
     first_window = begun if is_replay else max(0, begun - geometry.window_pages)
+    if not geometry.window_pages:
+        first_window = NO_WINDOW
     return Row(
         index=-1,
         match=match,

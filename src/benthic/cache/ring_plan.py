@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benthic.cache.geometry import SNAPSHOT_ROWS
+from benthic.cache.layout import SNAPSHOT_ROWS
 from benthic.models.context import Chunk
 
 Ints = npt.NDArray[np.int64]

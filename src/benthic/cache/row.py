@@ -1,9 +1,13 @@
 """One request's place in the cache: what it shares, what it owns, how far it has come."""
 
+import sys
 from dataclasses import dataclass, field, replace
 
 from benthic.cache.trie import PageNode
 from benthic.cache.work import Match
+
+NO_WINDOW = sys.maxsize
+"""The first page with a window, of rows of a model that has none."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,13 +32,13 @@ class Row:
     committed_len: int
     """Positions before this are computed and their tokens are final; start_len at first."""
     allocated_len: int
-    """Positions before this have pages and windows: a multiple of the page size."""
+    """Positions before this have pages, and windows where there are any: a multiple of the page size."""
     next_page_end: int
     """The next page completes here: until then a commit changes nothing else."""
     num_completed: int
     """Pages before this one are full and committed."""
     first_window: int
-    """Windows before this page are gone, or never were."""
+    """Windows before this page are gone, or never were; NO_WINDOW where no page has one."""
     root: PageNode
     path: list[PageNode] = field(default_factory=list)
     """The trie's pages that this row holds, from the first page on."""

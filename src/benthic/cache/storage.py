@@ -9,7 +9,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from benthic.cache.geometry import CacheGeometry, LayerCache
+from benthic.cache.geometry import CacheGeometry
+from benthic.cache.layout import LayerCache
 from benthic.errors import ConfigError
 from benthic.kernels.kv_storage import PackedIndex, PackedKv, index_bytes, kv_bytes, pack_index, pack_kv
 

@@ -58,7 +58,8 @@ class PageTrie:
 
     Args:
         page_size: tokens a page.
-        window_pages: pages before a boundary that must have windows for a sequence to go on from it.
+        window_pages: pages before a boundary that must have windows for a sequence to go on from it; 0: it can
+            always.
     """
 
     def __init__(self, page_size: int, window_pages: int) -> None:
@@ -160,7 +161,7 @@ class PageTrie:
         matter. Pages are as young as their last unlocking.
         """
         now = next(self._clock)
-        for node in path[-self._window_pages :]:
+        for node in path[max(0, len(path) - self._window_pages) :]:
             node.window_use = now
             if not node.window_locks:
                 self._push_window(node)

@@ -156,10 +156,10 @@ class Admission:
         use_cache = self.shares_cache(sequence)
         namespace = (*self.namespace, request.cache_salt)
         to_come, own = sum(map(self.pages_to_come, running)), self.pages_to_come(sequence)
-        is_tight = bool(running) and to_come + own > available_pages(cache)
+        is_tight = bool(running) and to_come + own > cache.available_pages
         if is_tight:
             shared = cache.match(sequence.tokens, namespace).compressed_len if use_cache else 0
-            if to_come + own - shared // self._page_size > available_pages(cache):
+            if to_come + own - shared // self._page_size > cache.available_pages:
                 return None
         row = cache.open(
             sequence.tokens,
@@ -168,20 +168,10 @@ class Admission:
             use_cache=use_cache,
             need_extras=sequence.needs_extras,
         )
-        if row is not None and is_tight and to_come + self._pages_to_come(sequence, row) > available_pages(cache):
+        if row is not None and is_tight and to_come + self._pages_to_come(sequence, row) > cache.available_pages:
             cache.close(row, finished=False)
             return None
         return row
-
-
-def available_pages(cache: CacheManager) -> int:
-    """Pages that are free or held by nobody."""
-    return cache.pages.num_free + cache.trie.evictable_pages
-
-
-def available_windows(cache: CacheManager) -> int:
-    """Windows that are free or held by nobody."""
-    return cache.windows.num_free + cache.trie.evictable_windows
 
 
 def _can_follow(sequence: Sequence, leader: Sequence) -> bool:

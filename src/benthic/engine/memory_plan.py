@@ -84,7 +84,7 @@ def _pass_bytes(model: Transformer, geometry: CacheGeometry, config: EngineConfi
         model.config,
         geometry,
         max(config.max_batched_tokens, model.min_rows),
-        {ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in (0, *geometry.ratios)},
+        {ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in geometry.layer_ratios},
         forward,
         dtype=model.dtype,
         device=model.device,

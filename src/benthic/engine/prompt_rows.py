@@ -9,7 +9,7 @@ is computing the very page that it needs next.
 from collections.abc import Callable
 
 from benthic.cache.manager import CacheManager
-from benthic.engine.admission import Admission, available_windows
+from benthic.engine.admission import Admission
 from benthic.engine.plan import ScheduledChunk
 from benthic.engine.ranked_queue import RankedQueue
 from benthic.engine.retraction import Retraction
@@ -111,7 +111,7 @@ class PromptRows:
         assert row is not None
         if end > row.allocated_len:
             # A chunk needs all its windows at once and gives most back when it is done: decodes keep theirs.
-            windows = available_windows(self._cache) - len(self._running)
+            windows = self._cache.available_windows - len(self._running)
             most = row.allocated_len + max(1, windows) * self._page_size
             end = self._retraction.reach(sequence, min(end, most), chunks) if end > start else end
         return end

@@ -107,8 +107,11 @@ class ModelRunner:
         self._workspace_bytes = workspace_bytes
         self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
         self._device, self._num_threads = model.device, num_threads
-        ratios = {layer.ratio for layer in pools.geometry.layers}
-        self._frequencies = {ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in ratios}
+        shape = pools.geometry
+        self._frequencies = {
+            ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in shape.layer_ratios
+        }
+        self._draft_ratios = {layer.ratio for layer in shape.layers[shape.num_main_layers :]}
         self._relay = torch.zeros(pools.capacity.num_rows, dtype=torch.int64, device=model.device)
         self._lane = PassLane(in_thread=overlaps and model.device.type == "cpu")
         self._source = self._tables = tables
@@ -172,8 +175,8 @@ class ModelRunner:
         return self._paged(rows, self._frequencies)
 
     def _draft_context(self, rows: Rows) -> PagedContext:
-        """For passes of the drafter alone, whose layers are window layers: nothing compressed is planned."""
-        return self._paged(rows, {0: self._frequencies[0]})
+        """For passes of the drafter alone, whose layers compress nothing: nothing else is planned."""
+        return self._paged(rows, {ratio: self._frequencies[ratio] for ratio in self._draft_ratios})
 
     def _paged(self, rows: Rows, frequencies: Mapping[int, Tensor]) -> PagedContext:
         bound = self._workspace_bytes

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator
 
 from benthic.cache.manager import CacheManager
-from benthic.engine.admission import Admission, available_pages
+from benthic.engine.admission import Admission
 from benthic.engine.commitment import commit_result
 from benthic.engine.deadlines import Deadlines
 from benthic.engine.plan import ScheduledChunk, StepPlan, StepResult
@@ -301,5 +301,5 @@ class Scheduler:
         if not lower or lower[-1] is not self._running.last:
             return
         pages = sum(s.row.allocated_len for s in lower if s.row is not None) // self._page_size
-        if self._admission.pages_to_come(first) <= available_pages(self._cache) + pages:
+        if self._admission.pages_to_come(first) <= self._cache.available_pages + pages:
             self._retraction.take_back(first, chunks)

@@ -35,7 +35,7 @@ class MtpDrafter:
     """A `Drafter` over the first MTP block.
 
     Raises:
-        ConfigError: the model has none, or one that is not a window layer.
+        ConfigError: the model has none, or one whose entries wait for more tokens than one.
     """
 
     sees_passes = True
@@ -46,9 +46,10 @@ class MtpDrafter:
             raise ConfigError(
                 'drafter is "mtp" and the model has 0 MTP blocks; take "ngram" or "none", or a checkpoint with one'
             )
-        if layers[0].ratio:
+        if layers[0].ratio > 1:
             raise ConfigError(
-                f"the MTP block has compression ratio {layers[0].ratio}; drafting needs 0, a window layer"
+                f"the MTP block has compression ratio {layers[0].ratio}; drafting needs 0 (a window layer) or 1 (a "
+                "latent one)"
             )
         self._model = model
 
