@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benthic.errors import CheckpointError, RequestError
-from benthic.text import Tokenizer
+from benthic.text import PromptEncoder, Tokenizer
 from benthic.text.tokenizer import DSML, END_THINK, REQUIRED_TOKENS, USER
 
 from .conftest import CONTROL
@@ -84,7 +84,7 @@ def test_all_missing_control_tokens_are_named_at_once(small_folder: Path, tmp_pa
     settings["added_tokens"] = [t for t in settings["added_tokens"] if t["content"] not in ("<think>", "</think>")]
     (tmp_path / "tokenizer.json").write_text(json.dumps(settings))
     with pytest.raises(CheckpointError, match="lacks the added tokens <think>, </think>"):
-        Tokenizer(tmp_path)
+        PromptEncoder(Tokenizer(tmp_path), context_len=100)
 
 
 def test_a_tokenizer_of_another_model_is_refused(tokenizer: Tokenizer) -> None:

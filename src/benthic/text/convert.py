@@ -5,11 +5,13 @@ from typing import Any, NamedTuple
 
 import deepseek_recipe as recipe
 
+from benthic.errors import ConfigError
+from benthic.text.chat_template import ChatTemplate, as_turns
 from benthic.text.conversation import Rendered, rebuild, render
 from benthic.text.protocol_fields import Protocol
 from benthic.text.refusal import message_of, to_refusal
 from benthic.text.settings import Dialect, PromptSettings
-from benthic.text.split import MAX_UNSIGNED, Split, split
+from benthic.text.split import MAX_UNSIGNED, Extras, Split, split
 
 RECIPE_MODEL = "DeepSeek-V4-Pro"
 """The recipe knows two encodings by model name; every V4 checkpoint of any size has the one of this name."""
@@ -30,8 +32,8 @@ class Converted(NamedTuple):
     namespace_tools: dict[str, tuple[str, str]] | None = None
 
 
-def convert(protocol: Protocol, parts: Split, dialect: Dialect) -> Converted:
-    """Let the recipe judge and convert a body, and render its prompt in the dialect.
+def convert(protocol: Protocol, parts: Split, encoding: Dialect | ChatTemplate) -> Converted:
+    """Let the recipe judge and convert a body, and render its prompt in a dialect of V4, or by a template.
 
     Raises:
         RequestError: what the recipe refuses; `param` where it names a field.
@@ -51,14 +53,27 @@ def convert(protocol: Protocol, parts: Split, dialect: Dialect) -> Converted:
         raise to_refusal(protocol, parts.body, message_of(error.body)) from error
     except (ValueError, OverflowError, TypeError) as error:
         raise to_refusal(protocol, parts.body, str(error)) from error
-    conversation = rebuild(
-        converted.conversation,
-        dialect,
-        response_schema=parts.extras.response_schema,
-        must_call_tool=parts.extras.must_call_tool,
-        is_prefill=parts.extras.is_prefill,
+    return Converted(converted, _render(converted.conversation, parts.extras, encoding), echo, namespace_tools)
+
+
+def _render(conversation: recipe.Conversation, extras: Extras, encoding: Dialect | ChatTemplate) -> Rendered:
+    if isinstance(encoding, ChatTemplate):
+        turns = as_turns(
+            conversation,
+            effort=extras.mode.effort,
+            is_prefill=extras.is_prefill,
+            must_call_tool=extras.must_call_tool,
+            has_schema=extras.response_schema is not None,
+        )
+        return encoding.render(turns, extras.mode.thinking)
+    rebuilt = rebuild(
+        conversation,
+        encoding,
+        response_schema=extras.response_schema,
+        must_call_tool=extras.must_call_tool,
+        is_prefill=extras.is_prefill,
     )
-    return Converted(converted, render(conversation, dialect), echo, namespace_tools)
+    return render(rebuilt, encoding)
 
 
 def render_conversation(
@@ -78,9 +93,10 @@ def render_conversation(
         tools: as in a chat request, {"type": "function", "function": {...}}.
         thinking: whether the prompt ends in `<think>`.
         response_schema: JSON schema that the reply shall follow.
-        settings: the checkpoint's dialect.
+        settings: the checkpoint's dialect, one of V4's.
 
     Raises:
+        ConfigError: prompts of the checkpoint are made by a chat template, which needs its tokenizer.
         RequestError: what the server would refuse.
     """
     body: dict[str, Any] = {"messages": list(messages), "thinking": thinking}
@@ -89,4 +105,6 @@ def render_conversation(
     if response_schema is not None:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "reply", "schema": response_schema}}
     settings = settings or PromptSettings()
+    if settings.prompt_dialect == "template":
+        raise ConfigError("prompt_dialect is 'template'; it must be one of V4's here: use PromptEncoder.render")
     return convert("chat", split("chat", body), settings.prompt_dialect).rendered

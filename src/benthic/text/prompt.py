@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 import deepseek_recipe as recipe
 
 from benthic.errors import PromptTooLong, RequestError, UnknownModel
+from benthic.text.chat_template import ChatTemplate
 from benthic.text.conversation import Rendered
 from benthic.text.convert import RECIPE_MODEL, Converted, convert
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD, Protocol
 from benthic.text.sampling_fields import Wishes, check_min_tokens
-from benthic.text.settings import PromptSettings
+from benthic.text.settings import Dialect, PromptSettings
 from benthic.text.split import Extras, Split, split
-from benthic.text.tokenizer import END_THINK, Tokenizer
+from benthic.text.tokenizer import END_THINK, REQUIRED_TOKENS, Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,9 @@ class PromptEncoder:
         settings: the checkpoint's dialect and defaults.
         served_names: names that a request's `model` may have, the first one for requests without; () accepts any.
         is_strict: refuse unknown fields in place of listing them.
+
+    Raises:
+        CheckpointError: the tokenizer lacks control tokens of the dialect, or the chat template is none.
     """
 
     def __init__(
@@ -119,6 +123,11 @@ class PromptEncoder:
         self.settings = settings or PromptSettings()
         self._served_names = served_names
         self._is_strict = is_strict
+        self._template: ChatTemplate | None = None
+        if self.settings.prompt_dialect != "template":
+            tokenizer.require(REQUIRED_TOKENS)
+        elif self.settings.chat_template:
+            self._template = ChatTemplate(self.settings.chat_template, tokenizer.control_tokens)
 
     def encode(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Prompt:
         """Read a request body and write its prompt.
@@ -134,7 +143,7 @@ class PromptEncoder:
         """
         parts = self._split(protocol, raw)
         model = self._resolve_model(parts.model)
-        converted = convert(protocol, parts, self.settings.prompt_dialect)
+        converted = convert(protocol, parts, self._encoding)
         token_ids = converted.rendered.encode(self._tokenizer)
         return Prompt(
             protocol=protocol,
@@ -162,15 +171,35 @@ class PromptEncoder:
 
     def render(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Rendered:
         """The prompt of a body as (text, is_control) segments; their ids are those of `encode`."""
-        return convert(protocol, self._split(protocol, raw), self.settings.prompt_dialect).rendered
+        return convert(protocol, self._split(protocol, raw), self._encoding).rendered
 
     def _split(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Split:
-        return split(
+        modes = self._template.modes if self._template is not None else frozenset((False, True))
+        default = self.settings.default_thinking
+        parts = split(
             protocol,
             raw,
             vocab_size=self._tokenizer.vocab_size,
-            default_thinking=self.settings.default_thinking,
+            default_thinking=default if default in modes else not default,
             is_strict=self._is_strict,
+        )
+        thinking = parts.extras.mode.thinking
+        if thinking not in modes:
+            way = "begins every reply with reasoning" if True in modes else "has no thinking"
+            raise RequestError(
+                f"thinking is {'on' if thinking else 'off'}; it must be {'off' if thinking else 'on'} or not be asked "
+                f"for: the chat template of this checkpoint {way}",
+                param="thinking",
+            )
+        return parts
+
+    @property
+    def _encoding(self) -> Dialect | ChatTemplate:
+        if self._template is not None or self.settings.prompt_dialect != "template":
+            return self._template or self.settings.prompt_dialect
+        raise RequestError(
+            "this checkpoint has no chat template, so chat is not possible; completions of plain text and of token ids "
+            "are (a template belongs into chat_template.jinja or tokenizer_config.json)"
         )
 
     def _resolve_model(self, model: str | None) -> str:

@@ -79,7 +79,7 @@ class ReplyParser:
         self._shown = _shown_control_ids(tokenizer)
         self._undecided: _Group = []
         self._block = _ToolBlock(prompt.parsing)
-        self._ends_reasoning = frozenset(tokenizer.token_id(token) for token in (END_THINK, DSML))
+        self._ends_reasoning = _ids(tokenizer, (END_THINK, DSML))
         self._reasoning: ReasoningStops[_Entry] | None = None
         if prompt.thinking and prompt.stop_in_reasoning and prompt.parsing.stop_sequences:
             self._reasoning = ReasoningStops(prompt.parsing.stop_sequences)
@@ -307,7 +307,12 @@ def _generator(prompt: Prompt, reply_id: str) -> Any:
 
 def _shown_control_ids(tokenizer: Tokenizer) -> frozenset[int]:
     """Control tokens that the processor must see; all others stand for nothing that a reply should show."""
-    return frozenset(tokenizer.token_id(token) for token in (THINK, END_THINK, DSML))
+    return _ids(tokenizer, (THINK, END_THINK, DSML))
+
+
+def _ids(tokenizer: Tokenizer, tokens: Sequence[str]) -> frozenset[int]:
+    """Of those that the checkpoint has: thinking came with R1, tool markup of this kind with V3.2."""
+    return frozenset(tokenizer.token_id(token) for token in tokens if token in tokenizer.control_tokens)
 
 
 def _finite(logprob: TokenLogprob, num_alternatives: int) -> TokenLogprob:

@@ -31,7 +31,7 @@ DSML = "｜DSML｜"
 LATEST_REMINDER = "<｜latest_reminder｜>"
 
 REQUIRED_TOKENS = (BOS, EOS, USER, ASSISTANT, THINK, END_THINK, DSML)
-"""Control tokens without which no prompt can be written; one id each."""
+"""Control tokens without which no prompt of a V4 can be written; one id each. Earlier families have the first two."""
 
 
 class Tokenizer:
@@ -41,7 +41,7 @@ class Tokenizer:
         path: a checkpoint folder holding `tokenizer.json`, or the file itself.
 
     Raises:
-        CheckpointError: the file is missing or unreadable, is not byte-level BPE, or lacks control tokens (all named).
+        CheckpointError: the file is missing or unreadable, is not byte-level BPE, or lacks BOS or EOS.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -52,7 +52,10 @@ class Tokenizer:
         self._plain = _build(self.path, json.dumps({**settings, "added_tokens": [], "post_processor": None}))
         self._bytes_of_char = _byte_level_alphabet()
         self._bytes_of_id: dict[int, bytes] = {}
-        self._check_control_tokens([t["content"] for t in settings.get("added_tokens", ())])
+        self.control_tokens = frozenset(str(token["content"]) for token in settings.get("added_tokens", ()))
+        """Spellings that mean one token each in markup."""
+        self.require((BOS, EOS))
+        self._check_leaks()
 
     @cached_property
     def vocab_size(self) -> int:
@@ -83,6 +86,18 @@ class Tokenizer:
     def token(self, token_id: int) -> str | None:
         """The vocabulary entry of an id as spelled in `tokenizer.json`, None for a hole or beyond the end."""
         return self._full.id_to_token(token_id) if token_id >= 0 else None
+
+    def require(self, tokens: Sequence[str]) -> None:
+        """Refuse a vocabulary that lacks control tokens.
+
+        Raises:
+            CheckpointError: some are no added tokens; all are named.
+        """
+        missing = [token for token in tokens if token not in self.control_tokens]
+        if missing:
+            raise CheckpointError(
+                f"{self.path} lacks the added tokens {', '.join(missing)}; a tokenizer of this family has them"
+            )
 
     def encode(self, text: str) -> list[int]:
         """Ids of plain text: control spellings in it stay text; no BOS is added.
@@ -173,13 +188,9 @@ class Tokenizer:
         except KeyError:  # an added token, spelled in text and not in the byte-level alphabet
             return token.encode("utf-8")
 
-    def _check_control_tokens(self, added: list[str]) -> None:
-        missing = [token for token in REQUIRED_TOKENS if token not in added]
-        if missing:
-            raise CheckpointError(
-                f"{self.path} lacks the added tokens {', '.join(missing)}; every V4 tokenizer has them"
-            )
-        leaks = [token for token in REQUIRED_TOKENS if self.token_id(token) in self.encode(token)]
+    def _check_leaks(self) -> None:
+        known = [token for token in REQUIRED_TOKENS if token in self.control_tokens]
+        leaks = [token for token in known if self.token_id(token) in self.encode(token)]
         if leaks:
             raise CheckpointError(
                 f"{self.path}: plain text spells the control tokens {', '.join(leaks)}; merges must not build them"
@@ -200,7 +211,9 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is not a tokenizer.json: {error!r}") from error
     if (model, decoder) != ("BPE", "ByteLevel"):
-        raise CheckpointError(f"{path} is a {model} tokenizer with a {decoder} decoder; V4 has BPE and ByteLevel")
+        raise CheckpointError(
+            f"{path} is a {model} tokenizer with a {decoder} decoder; DeepSeek's are BPE and ByteLevel"
+        )
     assert isinstance(settings, dict)
     return settings
 
