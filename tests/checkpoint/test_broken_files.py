@@ -15,6 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from benthic.cli.command import run
 from benthic.errors import CheckpointError, ConfigError
 from benthic.models.checkpoint import convert, inspect, load_model, save_checkpoint
 from tests.checkpoint.sizes import SMALL, random_model, read_all, same_state, write_all
@@ -316,7 +317,7 @@ def test_kill_during_save_leaves_a_whole_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("fault", ["missing", "misshapen", "unexpected"])
-def test_inspecting_refuses_what_loading_refuses_in_the_same_words(fault, tmp_path):
+def test_inspecting_reports_what_loading_refuses(fault, tmp_path, capsys):
     folder = save_checkpoint(random_model(), tmp_path / "x", weights="fp32")
     tensors = read_all(folder)
     if fault == "missing":
@@ -326,11 +327,14 @@ def test_inspecting_refuses_what_loading_refuses_in_the_same_words(fault, tmp_pa
     else:
         tensors["layers.7.attn.attn_sink"] = torch.zeros(4)
     write_all(tensors, folder)
-    with pytest.raises(CheckpointError, match=f"{fault} 1: ") as loading:
+    with pytest.raises(CheckpointError, match=f"{fault} 1: "):
         load_model(folder, device="cpu")
-    with pytest.raises(CheckpointError) as inspecting:
-        inspect(folder)
-    assert str(inspecting.value) == str(loading.value)
+    found = inspect(folder)
+    named = {"missing": found.missing, "unexpected": found.unknown, "misshapen": tuple(found.misshapen)}
+    culprit = "layers.7.attn.attn_sink" if fault == "unexpected" else "norm.weight"
+    assert named == {**dict.fromkeys(named, ()), fault: (culprit,)} and not found.is_whole
+    assert run(["inspect", str(folder)]) == 1
+    assert culprit in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["generation_config.json", "tokenizer_config.json"])

@@ -78,3 +78,10 @@ def test_the_files_of_v32_have_the_names_shapes_and_formats_of_the_release():
     }
     assert {name: table[name] for name in expected} == expected
     assert "model.layers.0.mlp.gate.weight" not in table
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_parts_of_a_model_add_up_to_it(name):
+    found = inspect(name)
+    assert sum(found.parts.values()) == found.parameters + found.mtp_parameters
+    assert sum(found.layers.values()) == found.num_layers and found.is_whole

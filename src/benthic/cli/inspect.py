@@ -15,7 +15,8 @@ def inspect(
     model: Annotated[
         str,
         typer.Argument(
-            help="A checkpoint folder, a bundled name, deepseek-v4-flash or deepseek-v4-pro.", metavar="MODEL"
+            help="A checkpoint folder, a bundled name, or a released model's: deepseek-v3.2, deepseek-v4-flash, ...",
+            metavar="MODEL",
         ),
     ] = BUNDLED,
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
@@ -27,37 +28,50 @@ def inspect(
     found = inspect_checkpoint(model)
     if as_json:
         typer.echo(json.dumps(found.to_json(tensors=tensors), indent=2))
-        return
-    _print_summary(found)
-    if tensors:
-        _print_tensors(found)
+    else:
+        _print_summary(found)
+        if tensors:
+            _print_tensors(found)
+    if not found.is_whole:
+        raise typer.Exit(1)
 
 
 def _print_summary(found: "Inspection") -> None:
     config = found.config
+    width = config.qk_nope_head_dim + config.qk_rope_head_dim if config.is_latent else config.head_dim
     rows = {
         "model": found.name,
-        "layers": f"{found.num_layers} (compression {_runs(config.compress_ratios[: found.num_layers])})",
+        "family": found.family,
+        "layers": f"{found.num_layers}: " + "; ".join(f"{count} x {kind}" for kind, count in found.layers.items()),
         "hidden size": f"{config.hidden_size:,}",
-        "heads": f"{config.num_attention_heads} x {config.head_dim}",
+        "heads": f"{config.num_attention_heads} x {width}",
+        "kv entry": f"{config.entry_dim} numbers a token or block and layer",
         "routed experts": f"{config.n_routed_experts}, {config.num_experts_per_tok} a token",
         "shared experts": f"{config.n_shared_experts}",
         "vocabulary": f"{config.vocab_size:,}",
         "context": f"{config.max_position_embeddings:,}",
         "parameters": f"{found.parameters:,} ({found.active_parameters:,} work on each token)",
-        "MTP parameters": f"{found.mtp_parameters:,}",
+        **{f"  {part}": f"{count:,}" for part, count in found.parts.items()},
         "tensors": f"{found.num_tensors:,}",
         "bytes": f"{found.num_bytes:,} ({found.num_bytes / 1e9:.2f} GB)",
+        **{f"  {dtype}": f"{num_bytes:,}" for dtype, num_bytes in found.bytes_by_dtype.items()},
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<16}{value}")
-    for dtype, num_bytes in found.bytes_by_dtype.items():
-        typer.echo(f"  {dtype:<14}{num_bytes:,} bytes")
+        typer.echo(f"{name:<21}{value}")
+    _print_problems(found)
 
 
-def _runs(ratios: tuple[int, ...]) -> str:
-    """`0 x2, 4 x3, 128 x3`: how many layers have each ratio."""
-    return ", ".join(f"{ratio} x{ratios.count(ratio)}" for ratio in sorted(set(ratios)))
+def _print_problems(found: "Inspection") -> None:
+    from benthic.models.checkpoint.listing import listing
+
+    wrong = [f"{name} {what}" for name, what in found.misshapen.items()]
+    for title, names in (("missing", listing(found.missing)), ("unknown", listing(found.unknown))):
+        if names:
+            typer.echo(f"{title:<21}{names}")
+    for text in wrong:
+        typer.echo(f"{'misshapen':<21}{text}")
+    if not found.is_whole:
+        typer.echo("this folder does not load: its files do not hold the model that config.json describes")
 
 
 def _print_tensors(found: "Inspection") -> None:

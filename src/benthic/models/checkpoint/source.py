@@ -4,7 +4,7 @@ Matching files against a configuration reads headers only and collects everythin
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -59,6 +59,47 @@ class _Found(NamedTuple):
     scale_row: int
 
 
+@dataclass(frozen=True, slots=True)
+class FileMatch:
+    """How files and the model of their config.json fit together, by headers alone.
+
+    `config` says what the files hold (perhaps without MTP blocks), `found` where. `missing` and `unexpected` are names
+    of tensors, `misshapen` says what is wrong with those that have another shape or dtype than they must.
+    """
+
+    config: ModelConfig
+    found: Mapping[str, _Found]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    misshapen: Mapping[str, str]
+
+    def problems(self) -> list[str]:
+        """One sentence a kind; empty if all fits."""
+        details = "; ".join(f"{name} {what}" for name, what in self.misshapen.items())
+        kinds = (
+            (f"missing {len(self.missing)}: {listing(self.missing)}", self.missing),
+            (f"unexpected {len(self.unexpected)}: {listing(self.unexpected)}", self.unexpected),
+            (f"misshapen {len(self.misshapen)}: {details}", self.misshapen),
+        )
+        return [sentence for sentence, names in kinds if names]
+
+
+def match_files(files: CheckpointFiles, config: ModelConfig) -> FileMatch:
+    """Finds every piece of a model among the tensors of files."""
+    tensors: Mapping[str, Located] = files.tensors
+    if config.is_latent:
+        count = config.num_hidden_layers
+        tensors = {latent_house_name(name, count): located for name, located in tensors.items()}
+    if config.num_nextn_predict_layers and not any(name.startswith("mtp.") for name in tensors):
+        # transformers never writes the MTP block, though its config.json still counts it.
+        config = replace(config, num_nextn_predict_layers=0)
+    matcher = _Matcher(tensors, config)
+    places = {piece.name: matcher.find(piece) for piece in pieces(config)}
+    unexpected = [name for name in tensors if name not in matcher.used and not is_ignored(name)]
+    found = {name: place for name, place in places.items() if place is not None}
+    return FileMatch(config, found, tuple(matcher.missing), tuple(unexpected), matcher.wrong)
+
+
 class FileSource:
     """Reads the pieces of a model from files; `config` says what the files hold (perhaps without MTP blocks).
 
@@ -66,21 +107,11 @@ class FileSource:
     """
 
     def __init__(self, files: CheckpointFiles, config: ModelConfig) -> None:
-        tensors: Mapping[str, Located] = files.tensors
-        if config.is_latent:
-            count = config.num_hidden_layers
-            tensors = {latent_house_name(name, count): located for name, located in tensors.items()}
-        if config.num_nextn_predict_layers and not any(name.startswith("mtp.") for name in tensors):
-            # transformers never writes the MTP block, though its config.json still counts it.
-            config = replace(config, num_nextn_predict_layers=0)
-        self.config = config
-        self._found: dict[str, _Found] = {}
-        matcher = _Matcher(tensors, config)
-        for piece in pieces(config):
-            found = matcher.find(piece)
-            if found is not None:
-                self._found[piece.name] = found
-        matcher.raise_problems(str(files.path))
+        match = match_files(files, config)
+        if match.problems():
+            problems = ". ".join(match.problems())
+            raise CheckpointError(f"{files.path} does not hold the model that its config.json describes. {problems}.")
+        self.config, self._found = match.config, match.found
 
     def __call__(self, piece: Piece) -> Stored:
         """Reads a piece. Raises CheckpointError for scales or expert ids that cannot be."""
@@ -186,21 +217,6 @@ class _Matcher:
         self.used.add(name)
         fits = self.tensors[name].spec.dtype in ("F8_E8M0", "U8", "F32", "BF16")
         return self._check(name, fits, shape, "F8_E8M0 or F32")
-
-    def raise_problems(self, where: str) -> None:
-        unexpected = [name for name in self.tensors if name not in self.used and not is_ignored(name)]
-        parts = []
-        if self.missing:
-            parts.append(f"missing {len(self.missing)}: {listing(self.missing)}")
-        if unexpected:
-            parts.append(f"unexpected {len(unexpected)}: {listing(unexpected)}")
-        if self.wrong:
-            details = "; ".join(f"{name} {what}" for name, what in self.wrong.items())
-            parts.append(f"misshapen {len(self.wrong)}: {details}")
-        if parts:
-            raise CheckpointError(
-                f"{where} does not hold the model that its config.json describes. " + ". ".join(parts) + "."
-            )
 
 
 def _scale_numbers(scale: Tensor) -> Tensor:
