@@ -121,6 +121,24 @@ def test_products_have_the_bits_of_chains(dim: int, value_dim: int, monkeypatch:
     assert all(torch.equal(a, b) for a, b in zip(products, chains, strict=True))
 
 
+@pytest.mark.parametrize("with_picks", [False, True], ids=["all", "picks"])
+def test_single_rows_of_many_heads_have_the_bits_of_tiles_whichever_way_they_go(with_picks: bool) -> None:
+    whole = make_latent_pass([(0, 0, 1400), (1, 700, 30)], longest=1400)
+    given = latent_inputs(whole, heads=32)
+    expected = sparse_attention(**given, picks=random_picks(whole, 900) if with_picks else None)
+    rows = torch.tensor([1399, 3, 700, 255, 256, 1400 + 29])
+    apart = whole.of_runs([*((0, int(row), 1) for row in rows[:-1]), (1, 729, 1)])
+    picks = random_picks(apart, 900) if with_picks else None
+    ways = {
+        op._is_sparse(tiles, kept, given["query"], 1 << 28)
+        for group in apart.plan.groups
+        for tiles, kept in op._apart(group, None if picks is None else picks[0], True)
+    }
+    assert ways == {False, True}
+    got = sparse_attention(**(given | {"query": given["query"][rows], "plan": apart.plan}), picks=picks)
+    assert torch.equal(got, expected[rows])
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("with_picks", [False, True], ids=["all", "picks"])
 def test_the_size_of_pages_leaves_the_bits(impl: str, with_picks: bool) -> None:

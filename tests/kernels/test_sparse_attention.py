@@ -92,7 +92,10 @@ def test_a_row_alone_has_the_bits_it_has_in_a_long_run(dtype: torch.dtype, impl:
 
 def test_products_have_the_bits_of_chains(monkeypatch: pytest.MonkeyPatch) -> None:
     where = make_pass(4, [(0, 299, 1), (1, 5, 1), (1, 150, 1), (0, 100, 9), (1, 2900, 90)], longest=3000)
-    assert any(op._is_sparse(tiles, torch.zeros(1, 30)) and tiles.rows_per_tile == 64 for tiles in where.plan.groups)
+    assert any(
+        op._is_sparse(tiles, torch.zeros(1, 30), torch.zeros(1, 8, 64), 1 << 30) and tiles.rows_per_tile == 64
+        for tiles in where.plan.groups
+    )
     given, picks = inputs(where, dim=64, heads=8), random_picks(where, 30)
     if not op.chains_agree_here(64, 64):
         pytest.skip("this library adds in another order, so decode takes its products anyway")

@@ -4,7 +4,8 @@ V4 has windows, compressed entries and a sink, and a value is its whole key. Lat
 (V2, V3, V3.2) has one entry a token, neither window nor sink, and a value is the latent part of its key.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -24,10 +25,20 @@ from benthic.kernels.sparse_attention.workspace import (
     Portion,
     attention_block_bytes,
     portion,
+    single_rows_bytes,
 )
 
 CHAIN_PRICE = 4
 """How many times longer a key takes in a chain than in a product of 64 rows."""
+
+ROW_CHAIN_PRICE = 2
+"""The same where the rows of a product are the many heads of one row."""
+
+MANY_HEADS = 16
+"""Fewer heads are not worth a product of their own."""
+
+FEW_PRODUCTS = 8192
+"""Heads times keys of a row below which calling a library takes longer than chains."""
 
 
 def sparse_attention(
@@ -81,27 +92,43 @@ def sparse_attention(
     compiled = uses_cpu_kernel(impl, query)
     by_chains = compiled and _takes_chains(query, keys, sink, value_dim)
     parts: list[Tensor] = []
-    for number, tiles in enumerate(plan.groups):
-        kept = None if picks is None else picks[number]
-        if by_chains and _is_sparse(tiles, kept):
-            parts.append(_single_rows(query, keys, sink, tiles, scale, kept, value_dim))
-            continue
-        attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
-        q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
-        cut = _portion(q, tiles, workspace_bytes)
-        for first in range(0, tiles.num_tiles, cut.num_tiles):
-            some = tiles.part(first, first + cut.num_tiles)
-            chosen = None if kept is None else kept[first : first + cut.num_tiles]
-            parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
+    for number, group in enumerate(plan.groups):
+        for tiles, kept in _apart(group, None if picks is None else picks[number], compiled and heads >= MANY_HEADS):
+            if by_chains and _is_sparse(tiles, kept, query, workspace_bytes):
+                parts.append(_single_rows(query, keys, sink, tiles, scale, kept, value_dim))
+                continue
+            attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
+            q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
+            cut = _portion(q, tiles, workspace_bytes)
+            for first in range(0, tiles.num_tiles, cut.num_tiles):
+                some = tiles.part(first, first + cut.num_tiles)
+                chosen = None if kept is None else kept[first : first + cut.num_tiles]
+                parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places.index_select(0, plan.order)
 
 
-def _is_sparse(tiles: KeyTiles, picks: Tensor | None) -> bool:
+def _apart(tiles: KeyTiles, picks: Tensor | None, is_worthwhile: bool) -> Iterator[tuple[KeyTiles, Tensor | None]]:
+    """The group; or its single rows one by one, each with the blocks that it sees itself instead of the longest's."""
+    if not is_worthwhile or tiles.rows_per_tile > 1 or tiles.num_tiles == 1 or tiles.bias is not None:
+        yield tiles, picks
+        return
+    for tile, (position,) in enumerate(tiles.positions.tolist()):
+        one = replace(tiles.part(tile, tile + 1), last_position=position)
+        yield one, None if picks is None else picks[tile : tile + 1]
+
+
+def _is_sparse(tiles: KeyTiles, picks: Tensor | None, query: Tensor, workspace_bytes: int) -> bool:
     """True if rows one by one are the faster way: they multiply slowly, but only by the keys that they see."""
-    if tiles.rows_per_tile == 1:
-        return True
-    return picks is not None and tiles.num_blocks * BLOCK > CHAIN_PRICE * (tiles.window + picks.shape[-1])
+    _, heads, dim = query.shape
+    entries = tiles.max_visible if picks is None else min(tiles.max_visible, picks.shape[-1])
+    listed = tiles.window + entries
+    if single_rows_bytes(listed, heads, dim) > workspace_bytes:
+        return False
+    if tiles.rows_per_tile > 1:
+        return picks is not None and tiles.num_blocks * BLOCK > CHAIN_PRICE * listed
+    is_short = heads < MANY_HEADS or heads * listed < FEW_PRODUCTS
+    return is_short or tiles.num_blocks * BLOCK > ROW_CHAIN_PRICE * listed
 
 
 def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
