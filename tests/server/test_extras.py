@@ -56,7 +56,8 @@ async def test_a_completion_holds_what_was_asked_for(scripted: Any, tokenizer: T
     prompts = [tokenizer.encode("one two"), tokenizer.encode("three")]
     ids = tokenizer.encode_markup("a b" + EOS)
     async with scripted("a b" + EOS) as up:
-        up.engine.cached_len, up.engine.version = 1, 3
+        up.engine.cached_len = 1
+        up.engine.take_content("newer weights", 3)
         answer = await up.json(PLAIN, prompt=prompts, n=2, **ALL)
         assert [choice["token_ids"] for choice in answer["choices"]] == [ids] * 4
         for index, choice in enumerate(answer["choices"]):
