@@ -24,7 +24,9 @@ MAX_LEN = 240
 
 
 def small_geometry(page_size: int = 16, window: int = 8) -> CacheGeometry:
-    """Three layers: a replay takes 3 * (W - 1) + 1 tokens."""
+    """Three layers: a replay takes 3 * (W - 1) + 1 tokens. Without a window three of V3.2's, and no replay."""
+    if not window:
+        return CacheGeometry(page_size, 0, (LayerCache(1, False, 4, 2),) * 3, 2, MAX_DRAFTS)
     layers = (LayerCache(0, False, 4, 0), LayerCache(4, True, 4, 2), LayerCache(16, False, 4, 0))
     return CacheGeometry(page_size, window, layers, 3, MAX_DRAFTS)
 
@@ -83,7 +85,8 @@ class CacheModel:
         self.choose = choose
         self.geometry = small_geometry(page_size, window)
         name = ("boundaries", "boundaries", "interval", "every_page", "none")[choose(0, 4)]
-        self.capacity = CacheCapacity((20, 40)[choose(0, 1)], (6, 12, 40)[choose(0, 2)], (3, 8)[choose(0, 1)], MAX_LEN)
+        num_pages, num_windows = (20, 40)[choose(0, 1)], (6, 12, 40)[choose(0, 2)]
+        self.capacity = CacheCapacity(num_pages, num_windows if window else 0, (3, 8)[choose(0, 1)], MAX_LEN)
         policy = retention(name, page_size=page_size, interval=4 * page_size)
         self.manager = CacheManager(self.geometry, self.capacity, policy, keeps_extras=True)
         self.device = SimulatedDevice(self.geometry)
@@ -317,7 +320,8 @@ class CacheModel:
         reused = 0 if match.compressed_len - match.usable_len > self.geometry.replay_len else match.usable_len // size
         idle_windows = stats.free + stats.evictable - min(reused, self.geometry.window_pages)
         no_row = len(manager.open_rows) == self.capacity.num_rows
-        full = pages.free + pages.evictable == 0 or idle_windows <= 0 or (fresh_page and idle <= 0)
+        lacks_windows = self.geometry.window > 0 and idle_windows <= 0
+        full = pages.free + pages.evictable == 0 or lacks_windows or (fresh_page and idle <= 0)
         assert no_row or full, "a request is refused for nothing"
 
     def _life(self, row: Row, namespace: Namespace, tokens: list[int], prompt_len: int) -> Life:
@@ -364,7 +368,7 @@ class CacheModel:
     def _assert_exhausted(self, row: Row) -> None:
         stats = self.manager.stats()
         short_of_pages = stats.pages.free + stats.pages.evictable == 0 and row.allocated_len >= 16 * len(row.path)
-        short_of_windows = stats.windows.free + stats.windows.evictable == 0
+        short_of_windows = self.geometry.window > 0 and stats.windows.free + stats.windows.evictable == 0
         assert short_of_pages or short_of_windows or row.allocated_len >= MAX_LEN, "room is denied for nothing"
 
     def _run(self, flight: Flight) -> None:
@@ -414,7 +418,8 @@ class CacheModel:
             start, stop = max([life.written_len, len(row.path) * size, *ends]), row.allocated_len
             assert self.device.unwritten(tables.pages[row.index], self.device.pages, start, stop), "a page is not clear"
             start = max([life.written_len, row.committed_len, *ends])
-            assert self.device.unwritten(tables.windows[row.index], self.device.windows, start, stop)
+            if self.geometry.window:
+                assert self.device.unwritten(tables.windows[row.index], self.device.windows, start, stop)
 
     def _close(self, life: Life, *, finished: bool) -> None:
         self.lives.remove(life)

@@ -34,7 +34,7 @@ class PassRow:
 
 
 class SimulatedDevice:
-    """Pages, windows and rings by id, each a list of slots."""
+    """Pages, windows and rings by id, each a list of slots; a geometry without windows has no rings either."""
 
     def __init__(self, geometry: CacheGeometry) -> None:
         self.geometry = geometry
@@ -65,15 +65,18 @@ class SimulatedDevice:
     def run(self, row: PassRow, prints: Sequence[int]) -> None:
         """Reads what the row's queries read, which must be exact; then writes. `prints`: fingerprints by position."""
         self._read_entries(row, prints)
-        self._read_windows(row, prints)
-        self._read_ring(row, prints)
+        has_windows = self.geometry.window > 0
+        if has_windows:
+            self._read_windows(row, prints)
+            self._read_ring(row, prints)
         size, exact = self.geometry.page_size, row.replayed_to - self.geometry.window
         for position in range(row.start, row.start + row.length):
             page, slot = divmod(position, size)
             is_exact = not row.replayed_to or position >= exact
             value: Slot = prints[position] if is_exact else INEXACT
-            self._slots(self.windows, row.windows, page)[slot] = value
-            self._write_ring(row.index, position, value)
+            if has_windows:
+                self._slots(self.windows, row.windows, page)[slot] = value
+                self._write_ring(row.index, position, value)
             if position >= row.stored_len:
                 self._slots(self.pages, row.pages, page)[slot] = prints[position]
 

@@ -22,10 +22,10 @@ def small_cache(
     policy: str = "boundaries",
     interval: int = 1024,
 ) -> CacheManager:
-    """P = 16, W = 8, three layers, so a replay takes 22 tokens."""
+    """P = 16, W = 8, three layers, so a replay takes 22 tokens; with window 0 no windows whatever `num_windows`."""
     return CacheManager(
         small_geometry(page_size, window),
-        CacheCapacity(num_pages, num_windows, num_rows, max_len),
+        CacheCapacity(num_pages, num_windows if window else 0, num_rows, max_len),
         retention(policy, page_size=page_size, interval=interval),
         keeps_extras=True,
     )

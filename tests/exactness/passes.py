@@ -48,7 +48,9 @@ class PagedPasses:
         self.model = model
         shape = geometry(model.config, page_size=page_size, max_draft_len=max_draft_len)
         ids = (num_rows + 2) * (shape.num_pages(max_len) + 1)
-        capacity = CacheCapacity(num_pages=ids, num_windows=ids, num_rows=num_rows, max_len=max_len)
+        capacity = CacheCapacity(
+            num_pages=ids, num_windows=ids if shape.window else 0, num_rows=num_rows, max_len=max_len
+        )
         self.cache = CacheManager(shape, capacity, retention(policy, page_size=page_size, interval=64 * page_size))
         self.pools = CachePools(
             shape,
@@ -58,7 +60,7 @@ class PagedPasses:
             storage=storage,
             numerics=model.numerics.policy,
         )
-        self._frequencies = {ratio: layer_frequencies(model.config, ratio) for ratio in (0, *shape.ratios)}
+        self._frequencies = {ratio: layer_frequencies(model.config, ratio) for ratio in shape.layer_ratios}
 
     def open(self, tokens: Sequence[int], *, use_cache: bool = True) -> Row:
         """A row for a sequence; `row.start_len` is the first position to run."""

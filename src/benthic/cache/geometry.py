@@ -11,7 +11,7 @@ rings and no snapshots, and a sequence can go on from any page boundary.
 
 from dataclasses import dataclass
 
-from benthic.cache.layout import SNAPSHOT_ROWS, LayerCache, layer_caches
+from benthic.cache.layout import SNAPSHOT_ROWS, LayerCache, OfficialForm, layer_caches, official_form
 from benthic.errors import ConfigError
 from benthic.models.config import ModelConfig
 
@@ -27,6 +27,7 @@ class CacheGeometry:
         num_main_layers: how many of `layers` are main layers.
         max_draft_len: most drafts verified at once; 0 without speculation.
         rope_dim: how many of a kv row's last dims rotate.
+        official_form: the released format of the model's rows and keys, if there is one.
 
     Raises:
         ConfigError: no such cache can be built.
@@ -38,6 +39,7 @@ class CacheGeometry:
     num_main_layers: int
     max_draft_len: int = 0
     rope_dim: int = 0
+    official_form: OfficialForm | None = "v4"
 
     def __post_init__(self) -> None:
         least = SNAPSHOT_ROWS if any(layer.overlap for layer in self.layers) else 1
@@ -150,4 +152,5 @@ def geometry(config: ModelConfig, *, page_size: int = 128, max_draft_len: int = 
         len(config.layers),
         max_draft_len,
         config.qk_rope_head_dim,
+        official_form(config),
     )

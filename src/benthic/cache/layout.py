@@ -12,6 +12,7 @@ no snapshot, and a model of such layers alone has no window either (`CacheGeomet
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 from benthic.models.config import LayerSpec, ModelConfig
 
@@ -20,6 +21,9 @@ SNAPSHOT_ROWS = 4
 
 OVERLAP_RATIO = 4
 """The compression whose entries also read the block before theirs (CSA)."""
+
+OfficialForm = Literal["v4", "v3.2"]
+"""Released formats of rows and indexer keys in a cache (`kernels.kv_storage`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,17 @@ class LayerCache:
 def layer_caches(config: ModelConfig) -> tuple[LayerCache, ...]:
     """What the layers of a model store: main layers, then MTP blocks."""
     return tuple(_layer_cache(config, spec) for spec in (*config.layers, *config.mtp_layers))
+
+
+def official_form(config: ModelConfig) -> OfficialForm | None:
+    """The format that keeps every bit of what a model rounds; None where it rounds no entries (V2, V3).
+
+    V3.2's format has powers of two as scales, so a checkpoint with other ones has none.
+    """
+    if not config.is_latent:
+        return "v4"
+    rounds_entries = any(spec.has_index for spec in config.layers) and config.scale_dtype == "ue8m0"
+    return "v3.2" if rounds_entries else None
 
 
 def _layer_cache(config: ModelConfig, spec: LayerSpec) -> LayerCache:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benthic.cache.geometry import CacheGeometry
-from benthic.cache.layout import LayerCache
+from benthic.cache.layout import LayerCache, OfficialForm
 from benthic.errors import ConfigError
 from benthic.kernels.kv_storage import PackedIndex, PackedKv, index_bytes, kv_bytes, pack_index, pack_kv
 
@@ -83,35 +83,39 @@ class WideStorage:
 
 @dataclass(frozen=True, slots=True)
 class OfficialStorage:
-    """FP8 kv rows with their rotary dims in `dtype`, FP4 indexer keys: nothing is lost of what "quantized" computes."""
+    """A released format: FP8 kv rows with their rotary dims in `dtype`, FP4 (V4) or FP8 (V3.2) indexer keys.
+
+    Nothing is lost of what "quantized" computes.
+    """
 
     dtype: torch.dtype
     rope_dim: int
+    form: OfficialForm
     element: torch.dtype = torch.uint8
 
     def kv_width(self, layer: LayerCache) -> int:
         """See `KeyStorage`."""
-        return kv_bytes(layer.kv, self.rope_dim, self.dtype)
+        return kv_bytes(layer.kv, self.rope_dim, self.dtype, self.form)
 
     def index_width(self, layer: LayerCache) -> int:
         """See `KeyStorage`."""
-        return index_bytes(layer.index) if layer.index else 0
+        return index_bytes(layer.index, self.form) if layer.index else 0
 
     def pack_kv(self, rows: Tensor) -> Tensor:
         """See `KeyStorage`."""
-        return pack_kv(rows, self.rope_dim)
+        return pack_kv(rows, self.rope_dim, self.form)
 
     def pack_index(self, keys: Tensor) -> Tensor:
         """See `KeyStorage`."""
-        return pack_index(keys)
+        return pack_index(keys, self.form)
 
     def kv_keys(self, buffer: Tensor, layer: LayerCache) -> PackedKv:
         """See `KeyStorage`."""
-        return PackedKv(buffer, layer.kv, self.rope_dim, self.dtype)
+        return PackedKv(buffer, layer.kv, self.rope_dim, self.dtype, self.form)
 
     def index_keys(self, buffer: Tensor, layer: LayerCache) -> PackedIndex:
         """See `KeyStorage`."""
-        return PackedIndex(buffer, layer.index, self.dtype)
+        return PackedIndex(buffer, layer.index, self.dtype, self.form)
 
 
 def key_storage(storage: Storage, geometry: CacheGeometry, dtype: torch.dtype, numerics: str) -> KeyStorage:
@@ -127,4 +131,9 @@ def key_storage(storage: Storage, geometry: CacheGeometry, dtype: torch.dtype, n
             f"cache_storage is {storage!r} and numerics is {numerics!r}: the official formats would round keys that "
             "the model does not; take cache_storage 'wide', or numerics 'quantized'"
         )
-    return OfficialStorage(dtype, geometry.rope_dim)
+    if geometry.official_form is None:
+        raise ConfigError(
+            f"cache_storage is {storage!r} and the model's entries are not rounded to powers of two times FP8 in any "
+            "numerics: no released format keeps them (V4 and V3.2 have one); take cache_storage 'wide'"
+        )
+    return OfficialStorage(dtype, geometry.rope_dim, geometry.official_form)

@@ -56,7 +56,7 @@ def context_bytes(
     for layer in geometry.layers:
         blocks = num_entry_blocks(max_len - 1, layer.ratio, geometry.window)
         heads = max(config.num_attention_heads, min_rows)
-        kinds = [(attention_block_bytes, heads, config.head_dim, blocks + window_blocks(geometry.window))]
+        kinds = [(attention_block_bytes, heads, config.entry_dim, blocks + window_blocks(geometry.window))]
         if layer.index:
             kinds.append((index_block_bytes, max(config.index_n_heads, min_rows), config.index_head_dim, blocks))
         for block_bytes, heads, dim, num_blocks in kinds:
@@ -66,5 +66,5 @@ def context_bytes(
                 found.append(cut.num_tiles * min(cut.num_blocks, num_blocks) * size)
         visible = max_len // layer.ratio if layer.ratio else 0
         visible = min(visible, config.index_topk) if layer.index else visible
-        found.append(single_rows_bytes(geometry.window + visible, config.num_attention_heads, config.head_dim))
+        found.append(single_rows_bytes(geometry.window + visible, config.num_attention_heads, config.entry_dim))
     return max(found)
