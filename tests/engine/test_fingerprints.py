@@ -15,7 +15,7 @@ from benthic.engine.engine import Engine
 from benthic.engine.request import FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams
 from benthic.models.transformer import Transformer
-from tests.cache.fingerprint import FingerprintModel, config, evaluate
+from tests.cache.fingerprint import FingerprintConfig, FingerprintModel, config, evaluate, latent_config
 
 SIZES = config()
 PAGE = 16
@@ -25,8 +25,9 @@ MAX_LEN = 200
 class Traffic:
     """Random requests to one engine, and what came of them."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = rng = random.Random(seed)
+    def __init__(self, seed: int, sizes: FingerprintConfig = SIZES) -> None:
+        self.rng, self.sizes = random.Random(seed), sizes
+        rng = self.rng
         self.settings = EngineConfig(
             max_num_seqs=rng.choice([2, 4, 7]),
             max_batched_tokens=rng.choice([24, 60, 200]),
@@ -41,10 +42,11 @@ class Traffic:
             draft_adaptive=rng.random() < 0.5,
             debug_checks=True,
         )
-        num_pages = rng.choice([16, 24, 48])
-        capacity = CacheCapacity(num_pages, rng.choice([20, 40]), self.settings.max_num_seqs, MAX_LEN)
+        num_pages, num_windows = rng.choice([16, 24, 48]), rng.choice([20, 40])
+        num_windows = num_windows if sizes.sliding_window else 0
+        capacity = CacheCapacity(num_pages, num_windows, self.settings.max_num_seqs, MAX_LEN)
         # A stand-in has what the engine uses of a Transformer, and nothing else.
-        self.engine = Engine(cast(Transformer, FingerprintModel(SIZES)), self.settings, capacity=capacity)
+        self.engine = Engine(cast(Transformer, FingerprintModel(sizes)), self.settings, capacity=capacity)
         self.trunks = [[rng.randrange(61) for _ in range(MAX_LEN)] for _ in range(2)]
         self.requests: dict[str, Request] = {}
         self.tokens: dict[str, list[TokenEvent]] = {}
@@ -108,7 +110,7 @@ class Traffic:
         for name, request in self.requests.items():
             tokens = [*request.prompt_ids, *(event.token_id for event in self.tokens[name])]
             for version in {event.weight_version for event in self.tokens[name]}:
-                expected = evaluate(SIZES, tokens, version).next_tokens
+                expected = evaluate(self.sizes, tokens, version).next_tokens
                 wrong += sum(
                     event.token_id != expected[len(request.prompt_ids) + event.index - 1]
                     for event in self.tokens[name]
@@ -119,9 +121,23 @@ class Traffic:
 
 @pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(6, 120, 6))])
 def test_random_traffic_gives_the_tokens_of_brute_force(first: int) -> None:
+    hits, accepted, retracted, replayed = run_traffic(range(first, first + 6), SIZES)
+    assert min(hits, accepted, retracted, replayed) > 0, (hits, accepted, retracted, replayed)
+
+
+@pytest.mark.parametrize("family", ["V3", "V3.2"])
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(6, 60, 6))])
+def test_a_model_without_windows_gives_them_too_and_replays_nothing(family: str, first: int) -> None:
+    hits, accepted, retracted, replayed = run_traffic(range(first, first + 6), latent_config(family))
+    assert min(hits, accepted, retracted) > 0, (hits, accepted, retracted)
+    assert replayed == 0
+
+
+def run_traffic(seeds: range, sizes: FingerprintConfig) -> tuple[int, int, int, int]:
+    """Asserts that every token is right; returns how many hits, accepted drafts, retractions and replays there were."""
     hits = accepted = retracted = replayed = 0
-    for seed in range(first, first + 6):
-        traffic = Traffic(seed)
+    for seed in seeds:
+        traffic = Traffic(seed, sizes)
         traffic.run(50)
         assert traffic.num_wrong() == 0, f"seed {seed}: {traffic.settings}"
         assert traffic.finals.keys() == traffic.requests.keys()
@@ -133,7 +149,7 @@ def test_random_traffic_gives_the_tokens_of_brute_force(first: int) -> None:
         accepted += sum(report.accepted for report in reports)
         retracted += sum(report.num_retractions for report in reports)
         replayed += sum(report.replayed for report in reports)
-    assert min(hits, accepted, retracted, replayed) > 0, (hits, accepted, retracted, replayed)
+    return hits, accepted, retracted, replayed
 
 
 @pytest.mark.parametrize("what", ["a ring is one row short", "snapshots are not restored", "fork copies are not made"])

@@ -3,6 +3,8 @@
 A window costs several times the compressed entries of its page, so most are dropped when the last token that reads
 them is computed. A kept one is a checkpoint: the place where a later prompt with the same prefix can go on without
 replay. Keeping is a preference in the order of eviction, never a reference: a full pool takes checkpoints too.
+
+Where a model has no windows nothing is asked: pages go by age alone, and a prompt goes on from any of them.
 """
 
 from collections.abc import Mapping

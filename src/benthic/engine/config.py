@@ -49,7 +49,8 @@ class EngineConfig:
     """Whether prompts are continued from what earlier requests left in the cache."""
     retention: Literal["boundaries", "interval", "every_page", "none"] = "boundaries"
     """Where windows are kept, so that prompts can branch off there: at the ends of prompts and answers and where
-    prompts parted (and every `retention_interval`); every `retention_interval`; at every page; nowhere."""
+    prompts parted (and every `retention_interval`); every `retention_interval`; at every page; nowhere. Models before
+    V4 have no windows: prompts branch off at any page."""
     retention_interval: int | None = None
     """Tokens between windows kept inside long prompts, a multiple of `page_size`; None: 8192, or as near below as whole
     pages come."""
