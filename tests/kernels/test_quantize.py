@@ -18,6 +18,14 @@ def test_the_fp8_round_trip_is_the_formats(group: int, extreme: bool) -> None:
     assert torch.equal(round_trip_fp8(x, group), dequantize_fp8(*quantized, (1, group)))
 
 
+def test_the_fp8_round_trip_with_float32_scales_is_the_formats_too() -> None:
+    x = activations(12, extreme=False)
+    rounded = round_trip_fp8(x, 64, "fp32")
+    assert torch.equal(rounded, dequantize_fp8(*quantize_fp8(x, (1, 64), scale_format="fp32"), (1, 64)))
+    assert not torch.equal(rounded, round_trip_fp8(x, 64))
+    assert torch.equal(round_trip_fp8(torch.zeros(2, 128), 128, "fp32"), torch.zeros(2, 128))
+
+
 @pytest.mark.parametrize("extreme", [False, True])
 def test_the_fp4_round_trip_is_the_formats(extreme: bool) -> None:
     x = activations(12, extreme=extreme)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benthic.errors import KernelInputError
-from benthic.kernels.rope import RopeTable, apply_rope, rope_frequencies, rope_table
+from benthic.kernels.rope import RopeTable, apply_rope, rope_frequencies, rope_table, yarn_mscale
 from benthic.kernels.rope.cases import ROW_INPUTS, inputs
 from tests.kernels import laws
 
@@ -25,6 +25,15 @@ def test_pairs_are_interleaved_and_trailing() -> None:
         got = complex(turned[0, 2 + 2 * pair], turned[0, 3 + 2 * pair])
         assert abs(got - value) < 1e-5
     assert torch.equal(turned[:, :2], x[:, :2])
+
+
+def test_pairs_of_halves_are_leading_and_turn_as_complex_numbers() -> None:
+    x = torch.tensor([[1.0, 2.0, 3.0, 4.0, 9.0, 9.0]])
+    turned = apply_rope(x, rope_table(torch.tensor([5]), torch.tensor([0.3, 0.01])), pairing="halves")
+    for pair, frequency in enumerate((0.3, 0.01)):
+        value = complex(x[0, pair], x[0, 2 + pair]) * cmath.exp(1j * 5 * frequency)
+        assert abs(complex(turned[0, pair], turned[0, 2 + pair]) - value) < 1e-5
+    assert torch.equal(turned[:, 4:], x[:, 4:])
 
 
 def test_frequencies_without_yarn_are_the_closed_form() -> None:
@@ -46,21 +55,40 @@ def test_the_amplitude_is_one_on_every_path(yarn: SimpleNamespace | None) -> Non
     torch.testing.assert_close(table.cos**2 + table.sin**2, torch.ones(4, 32), rtol=0, atol=2e-7)
 
 
+@pytest.mark.parametrize("pairing", ["interleaved", "halves"])
 @pytest.mark.parametrize("rows", [0, 1, 13])
-def test_rotation_is_near_float64_in_both_directions(rows: int) -> None:
-    given = inputs(rows)
+def test_rotation_is_near_float64_in_both_directions(rows: int, pairing: str) -> None:
+    given = inputs(rows) | {"pairing": pairing}
     for inverse in (False, True):
         expected = apply_rope(
-            given["x"].double(), RopeTable(*(t.double() for t in given["table"])), inverse, impl="reference"
+            given["x"].double(),
+            RopeTable(*(t.double() for t in given["table"])),
+            inverse,
+            pairing,
+            impl="reference",
         )
         for impl in ("auto", "reference"):
             got = apply_rope(**given, inverse=inverse, impl=impl)
             torch.testing.assert_close(got.double(), expected, rtol=TOLERANCE, atol=TOLERANCE * 4)
 
 
-def test_the_inverse_takes_the_rotation_back() -> None:
-    given = inputs(6)
-    torch.testing.assert_close(apply_rope(apply_rope(**given), given["table"], True), given["x"], rtol=0, atol=2e-6)
+def test_the_amplitude_of_yarn_multiplies_what_turns_and_nothing_else() -> None:
+    amplitude = yarn_mscale(40.0, 0.7) / yarn_mscale(40.0, 1.0)
+    assert amplitude == pytest.approx((0.07 * math.log(40) + 1) / (0.1 * math.log(40) + 1))
+    assert yarn_mscale(1.0, 0.7) == yarn_mscale(0.5, 0.7) == 1.0
+    positions, frequencies = torch.tensor([0, 7, 900]), rope_frequencies(8, 10000.0, None)
+    x = torch.randn(3, 20)
+    plain = apply_rope(x, rope_table(positions, frequencies))
+    scaled = apply_rope(x, rope_table(positions, frequencies, amplitude))
+    torch.testing.assert_close(scaled[:, 12:], plain[:, 12:] * amplitude)
+    assert torch.equal(scaled[:, :12], x[:, :12])
+
+
+@pytest.mark.parametrize("pairing", ["interleaved", "halves"])
+def test_the_inverse_takes_the_rotation_back(pairing: str) -> None:
+    given = inputs(6) | {"pairing": pairing}
+    back = apply_rope(apply_rope(**given), given["table"], True, pairing)
+    torch.testing.assert_close(back, given["x"], rtol=0, atol=2e-6)
 
 
 def test_the_angle_grows_with_the_position() -> None:
@@ -69,10 +97,13 @@ def test_the_angle_grows_with_the_position() -> None:
     torch.testing.assert_close(turned[:, 1], torch.tensor([0.0, math.sin(0.5), math.sin(1.0)]))
 
 
-def test_gradients_are_the_numeric_ones() -> None:
+@pytest.mark.parametrize("pairing", ["interleaved", "halves"])
+def test_gradients_are_the_numeric_ones(pairing: str) -> None:
     given = inputs(3, torch.float64, heads=2, dim=11)
-    laws.assert_gradients(apply_rope, given)
-    laws.assert_gradients_of_kernel(lambda x, impl: apply_rope(x, inputs_table(x), impl=impl), {"x": given["x"]})
+    laws.assert_gradients(apply_rope, given | {"pairing": pairing})
+    laws.assert_gradients_of_kernel(
+        lambda x, impl: apply_rope(x, inputs_table(x), pairing=pairing, impl=impl), {"x": given["x"]}
+    )
 
 
 def inputs_table(x: torch.Tensor) -> RopeTable:
@@ -80,18 +111,21 @@ def inputs_table(x: torch.Tensor) -> RopeTable:
     return RopeTable(table.cos.to(x.dtype), table.sin.to(x.dtype))
 
 
+@pytest.mark.parametrize("pairing", ["interleaved", "halves"])
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_a_row_has_the_same_bits_in_any_batch(impl: str) -> None:
+def test_a_row_has_the_same_bits_in_any_batch(impl: str, pairing: str) -> None:
     laws.assert_rows_ignore_neighbours(
-        lambda **given: apply_rope(**given, impl=impl), inputs(laws.ALL_ROWS), ROW_INPUTS
+        lambda **given: apply_rope(**given, pairing=pairing, impl=impl), inputs(laws.ALL_ROWS), ROW_INPUTS
     )
 
 
-def test_a_column_slice_is_read_in_place() -> None:
+@pytest.mark.parametrize("pairing", ["interleaved", "halves"])
+def test_a_column_slice_is_read_in_place(pairing: str) -> None:
     wide, table = torch.randn(5, 100), inputs(5)["table"]
     heads = wide[:, 4:70].view(5, 3, 22)
-    assert torch.equal(apply_rope(heads, table), apply_rope(heads.contiguous(), table))
-    assert torch.equal(apply_rope(wide[:, 4:26], table), apply_rope(heads[:, 0].contiguous(), table))
+    assert torch.equal(apply_rope(heads, table, pairing=pairing), apply_rope(heads.contiguous(), table, False, pairing))
+    one = apply_rope(heads[:, 0].contiguous(), table, False, pairing)
+    assert torch.equal(apply_rope(wide[:, 4:26], table, pairing=pairing), one)
 
 
 def test_a_table_of_other_rows_is_refused() -> None:

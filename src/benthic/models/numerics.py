@@ -1,8 +1,8 @@
 """The two numerics policies: what is rounded on the way through the model.
 
 `plain` rounds nothing: the function that published reference implementations compute from dequantised weights.
-`quantized` performs the rounding steps that the released weights were trained with (model.md 3.2). Both are functions
-of a token's own prefix alone.
+`quantized` performs the rounding steps that the released weights were trained with (model.md 3.2), which differ from
+family to family. Both are functions of a token's own prefix alone.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,42 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import ConfigError
+from benthic.formats import ScaleFormat
 from benthic.kernels.quantize import hadamard, round_trip_fp4, round_trip_fp8
+from benthic.models.config import ModelConfig
 
 Policy = Literal["plain", "quantized"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """What one family's weights were trained with; the defaults are V4's."""
+
+    linear: bool = True
+    """Inputs of FP8 and FP4 products, in FP8 groups of 128."""
+    scale: ScaleFormat = "ue8m0"
+    """Scales of all FP8 groups."""
+    kv_group: int = 64
+    """FP8 group on the dims of a kv entry that do not rotate; 0 leaves entries alone."""
+    index: Literal["fp4", "fp8"] = "fp4"
+    """Indexer queries and keys: FP4 in groups of 32, or FP8 in groups of 128."""
+
+
+def family_rounding(config: ModelConfig) -> Rounding:
+    """The rounding steps of a model's family.
+
+    V2 was released in bf16 and rounds nothing; V3 rounds what enters its FP8 products and keeps entries; V3.2 rounds
+    entries and index vectors as well (its official cache holds them in FP8 with groups of 128).
+    """
+    if not config.is_latent:
+        return Rounding()
+    has_index = any(layer.has_index for layer in config.layers)
+    return Rounding(
+        linear=config.weight_dtype == "fp8",
+        scale=config.scale_dtype,
+        kv_group=128 if has_index else 0,
+        index="fp8",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +56,7 @@ class Numerics:
     """Chosen once when a model is built; every method is the identity under `plain`."""
 
     policy: Policy = "plain"
+    rounding: Rounding = Rounding()
 
     def __post_init__(self) -> None:
         if self.policy not in ("plain", "quantized"):
@@ -30,23 +64,32 @@ class Numerics:
 
     def linear_input(self, x: Tensor) -> Tensor:
         """Input of an FP8 or FP4 product: FP8 in groups of 128."""
-        return _in_groups(round_trip_fp8, x, 128) if self.policy == "quantized" else x
+        if self.policy == "plain" or not self.rounding.linear:
+            return x
+        return _in_groups(self._fp8, x, 128)
 
     def kv_entry(self, x: Tensor, rope_dim: int) -> Tensor:
-        """A kv entry [..., d] after rotation: FP8 in groups of 64 on the dims that do not rotate."""
-        if self.policy == "plain":
+        """A kv entry [..., d] after rotation: FP8 in groups on the dims that do not rotate."""
+        if self.policy == "plain" or not self.rounding.kv_group:
             return x
         still = x.shape[-1] - rope_dim
         x = x.clone()
-        x[..., :still] = _in_groups(round_trip_fp8, x[..., :still], 64)
+        x[..., :still] = _in_groups(self._fp8, x[..., :still], self.rounding.kv_group)
         return x
 
     def index_vector(self, x: Tensor) -> Tensor:
-        """An indexer query or key after rotation: Hadamard, then FP4 in groups of 32.
+        """An indexer query or key after rotation: Hadamard, then FP4 in groups of 32 or FP8 in groups of 128.
 
         Under `plain` the Hadamard is left out too: it cancels in the product of query and key.
         """
-        return _in_groups(round_trip_fp4, hadamard(x), 32) if self.policy == "quantized" else x
+        if self.policy == "plain":
+            return x
+        if self.rounding.index == "fp4":
+            return _in_groups(round_trip_fp4, hadamard(x), 32)
+        return _in_groups(self._fp8, hadamard(x), 128)
+
+    def _fp8(self, x: Tensor, group: int) -> Tensor:
+        return round_trip_fp8(x, group, self.rounding.scale)
 
 
 def _in_groups(round_trip: Callable[[Tensor, int], Tensor], x: Tensor, group: int) -> Tensor:

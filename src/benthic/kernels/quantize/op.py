@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benthic import formats
 from benthic.errors import KernelInputError
+from benthic.formats import ScaleFormat
 from benthic.kernels.quantize.autograd import straight_through
 from benthic.kernels.quantize.reference import (
     round_fp4_ref,
@@ -19,11 +20,12 @@ from benthic.kernels.quantize.reference import (
 WeightFormat = Literal["fp8", "fp4", "bf16", "fp32"]
 
 
-def round_trip_fp8(x: Tensor, group: int) -> Tensor:
-    """Q8: what remains of `x` after e4m3 with a power-of-two scale for each `group` values of the last dim.
+def round_trip_fp8(x: Tensor, group: int, scale: ScaleFormat = "ue8m0") -> Tensor:
+    """Q8: what remains of `x` after e4m3 with a scale for each `group` values of the last dim.
 
     Args:
-        x: [..., D], any float dtype; D divisible by `group` (128 before linears, 64 for keys).
+        x: [..., D], any float dtype; D divisible by `group` (128 before linears, 64 for V4's keys).
+        scale: powers of two, or any float32 (V3).
 
     Returns:
         Like `x`; gradient straight through.
@@ -34,7 +36,7 @@ def round_trip_fp8(x: Tensor, group: int) -> Tensor:
     Source: model.md 3.2.
     """
     _check_group(x, group)
-    return straight_through(x, partial(round_fp8_ref, group=group))
+    return straight_through(x, partial(round_fp8_ref, group=group, scale=scale))
 
 
 def round_trip_fp4(x: Tensor, group: int) -> Tensor:

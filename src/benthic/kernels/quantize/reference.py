@@ -8,7 +8,7 @@ and multiplied back; both scalings are exact.
 import torch
 from torch import Tensor
 
-from benthic.formats import dequantize_fp4, dequantize_fp8, quantize_fp4, quantize_fp8
+from benthic.formats import ScaleFormat, dequantize_fp4, dequantize_fp8, quantize_fp4, quantize_fp8
 from benthic.formats.fp8 import WEIGHT_FLOOR
 from benthic.kernels.precision import wide
 
@@ -26,11 +26,12 @@ def power_of_two_scale(amax: Tensor, largest: float) -> Tensor:
     return (exponent << 23).view(torch.float32)
 
 
-def round_fp8_ref(x: Tensor, group: int) -> Tensor:
-    """Q8(x, group): e4m3 under a power-of-two scale for each run of `group` values of the last dim."""
+def round_fp8_ref(x: Tensor, group: int, scale: ScaleFormat = "ue8m0") -> Tensor:
+    """Q8(x, group): e4m3 under a scale for each run of `group` values: a power of two, or amax / 448 as V3 has it."""
     grouped = torch.unflatten(wide(x), -1, (-1, group))
-    scale = power_of_two_scale(grouped.abs().amax(-1, keepdim=True).clamp(min=FP8_FLOOR), FP8_MAX)
-    return (_round_e4m3(grouped / scale) * scale).flatten(-2).to(x.dtype)
+    amax = grouped.abs().amax(-1, keepdim=True).clamp(min=FP8_FLOOR)
+    factor = power_of_two_scale(amax, FP8_MAX) if scale == "ue8m0" else amax / FP8_MAX
+    return (_round_e4m3(grouped / factor) * factor).flatten(-2).to(x.dtype)
 
 
 def round_fp4_ref(x: Tensor, group: int) -> Tensor:

@@ -1,9 +1,9 @@
-"""The door of rope: frequencies (plain or YaRN), tables for positions, and the rotation."""
+"""The door of rope: frequencies and amplitude (plain or YaRN), tables for positions, and the rotation."""
 
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,7 +11,10 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel
 from benthic.kernels.reference_gradient import with_reference_gradient
-from benthic.kernels.rope.reference import apply_rope_ref
+from benthic.kernels.rope.reference import apply_rope_halves_ref, apply_rope_ref
+
+Pairing = Literal["interleaved", "halves"]
+"""Which dims turn together: neighbours in the last r dims, or i and i + r/2 in the first r."""
 
 
 class YarnScaling(Protocol):
@@ -28,7 +31,7 @@ class YarnScaling(Protocol):
 
 
 class RopeTable(NamedTuple):
-    """Rotations of R rows: `cos` and `sin`, float32 [R, r/2]. Their amplitude is 1 on every path (no mscale)."""
+    """Rotations of R rows: `cos` and `sin`, float32 [R, r/2], times the amplitude that they were made with."""
 
     cos: Tensor
     sin: Tensor
@@ -66,27 +69,38 @@ def _yarn_pair(rotations: float, dim: int, theta: float, original_len: int) -> f
     return dim * math.log(original_len / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
 
-def rope_table(positions: Tensor, frequencies: Tensor) -> RopeTable:
+def yarn_mscale(factor: float, mscale: float) -> float:
+    """0.1 mscale ln(factor) + 1, and 1 where nothing is stretched: what YaRN multiplies by (family.md 3 step 5)."""
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def rope_table(positions: Tensor, frequencies: Tensor, amplitude: float = 1.0) -> RopeTable:
     """Cosines and sines of position times frequency.
 
     Args:
         positions: int64 [R].
         frequencies: float32 [r/2].
+        amplitude: both are multiplied by it.
 
     Returns:
         float32 [R, r/2] each, on the device of `positions`.
     """
     angles = positions.to(torch.float32)[:, None] * frequencies.to(positions.device)
-    return RopeTable(angles.cos(), angles.sin())
+    if amplitude == 1.0:
+        return RopeTable(angles.cos(), angles.sin())
+    return RopeTable(angles.cos() * amplitude, angles.sin() * amplitude)
 
 
-def apply_rope(x: Tensor, table: RopeTable, inverse: bool = False, *, impl: Impl = "auto") -> Tensor:
-    """Rotates the trailing r dims of each vector by its row's angles; the leading ones pass unchanged.
+def apply_rope(
+    x: Tensor, table: RopeTable, inverse: bool = False, pairing: Pairing = "interleaved", *, impl: Impl = "auto"
+) -> Tensor:
+    """Rotates r dims of each vector by its row's angles; the others pass unchanged.
 
     Args:
         x: [R, d] or [R, H, d], any float dtype.
         table: rotations of the R rows; r <= d.
         inverse: turn back by the same angles.
+        pairing: "interleaved" turns pairs of neighbours in the last r dims, "halves" i with i + r/2 in the first r.
 
     Returns:
         Like `x`; the rotation in float32, cast once.
@@ -94,20 +108,21 @@ def apply_rope(x: Tensor, table: RopeTable, inverse: bool = False, *, impl: Impl
     Raises:
         KernelInputError: the shapes do not fit.
 
-    Source: model.md 2.3 (interleaved pairs). The same row has the same bits in any batch.
+    Source: model.md 2.3; family.md 5 for "halves". The same row has the same bits in any batch.
     """
     if x.dim() not in (2, 3) or x.shape[0] != table.cos.shape[0] or 2 * table.cos.shape[1] > x.shape[-1]:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and the table {tuple(table.cos.shape)}; they must be [R, d] or [R, H, d] "
             "and [R, r/2] with r <= d"
         )
+    reference = apply_rope_ref if pairing == "interleaved" else apply_rope_halves_ref
     if not uses_cpu_kernel(impl, x):
-        return apply_rope_ref(x, table.cos, table.sin, inverse)
-    return with_reference_gradient(_cpu(), apply_rope_ref, (x, table.cos, table.sin), inverse)
+        return reference(x, table.cos, table.sin, inverse)
+    return with_reference_gradient(_cpu(pairing), reference, (x, table.cos, table.sin), inverse)
 
 
 @cache
-def _cpu() -> Callable[..., Any]:
-    from benthic.kernels.rope.cpu import apply_rope_cpu
+def _cpu(pairing: Pairing) -> Callable[..., Any]:
+    from benthic.kernels.rope.cpu import apply_rope_cpu, apply_rope_halves_cpu
 
-    return apply_rope_cpu
+    return apply_rope_cpu if pairing == "interleaved" else apply_rope_halves_cpu
