@@ -27,7 +27,7 @@ from benthic.kernels.sparse_attention import (
     plan_tiles,
 )
 from benthic.models.config import ModelConfig
-from benthic.models.context import Rows
+from benthic.models.context import LatentForm, Rows
 
 Ints = npt.NDArray[np.int64]
 
@@ -44,6 +44,8 @@ class PagedContext:
             pass of drafts names its block's alone.
         workspace_bytes: bound of attention's temporaries that grow with the context.
     """
+
+    latent_form: LatentForm = "absorbed"
 
     def __init__(
         self,
@@ -69,9 +71,10 @@ class PagedContext:
         for ratio, blocks in completed.items():
             self._arrays[f"entries {ratio}"] = self._entry_places(tables.pages, blocks.sequence, blocks.index, ratio)
         self._index = upload(self._arrays, pools.device)
-        self._rope = {ratio: rope_table(rows.positions, f) for ratio, f in frequencies.items()}
+        amplitude = config.rope_amplitude
+        self._rope = {ratio: rope_table(rows.positions, f, amplitude) for ratio, f in frequencies.items()}
         self._completed = {r: self._completed_blocks(blocks, r) for r, blocks in completed.items() if len(blocks.index)}
-        self._entry_rope = {r: rope_table(b.positions, frequencies[r]) for r, b in self._completed.items()}
+        self._entry_rope = {r: rope_table(b.positions, frequencies[r], amplitude) for r, b in self._completed.items()}
         self._plans = self._plan_tiles(config, tables, sorted(frequencies))
 
     def rope(self, ratio: int) -> RopeTable:

@@ -1,41 +1,69 @@
-"""One layer: attention and experts, each between two mixings of the residual streams (model.md 2.2)."""
+"""One layer: attention and a feed-forward part, each between a read of the residual streams and a merge into them."""
 
 from torch import Tensor, nn
 
 from benthic.kernels.linear import by_columns
-from benthic.models.attention import HybridAttention
+from benthic.models.attention import HybridAttention, LatentAttention
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import AttentionContext
 from benthic.models.hyper_connection import HyperSite, site_parameters
-from benthic.models.moe import MoE
+from benthic.models.moe import DenseMlp, MoE
 from benthic.models.norm import RMSNorm
 from benthic.models.numerics import Numerics
+from benthic.models.residual import PlainSite
 from benthic.models.trace import Trace
 
 
 class Block(nn.Module):
-    """Site A (attention), then site F (experts); `layer` is its number in contexts and traces."""
+    """Site A (attention), then site F (experts or a dense MLP); `layer` is its number in contexts and traces.
+
+    What a layer is made of is its `spec`'s to say. Layers of mHC (model.md 2.2) own the mixing weights of both sites.
+    """
 
     def __init__(self, config: ModelConfig, layer: int, spec: LayerSpec, numerics: Numerics, min_rows: int) -> None:
         super().__init__()
-        self.layer = layer
-        self.hc_attn_fn, self.hc_attn_base, self.hc_attn_scale = site_parameters(config)
-        self.hc_ffn_fn, self.hc_ffn_base, self.hc_ffn_scale = site_parameters(config)
+        self.layer, self.is_mixed = layer, spec.residual == "mhc"
+        if self.is_mixed:
+            self.hc_attn_fn, self.hc_attn_base, self.hc_attn_scale = site_parameters(config)
+            self.hc_ffn_fn, self.hc_ffn_base, self.hc_ffn_scale = site_parameters(config)
         self.attn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.ffn_norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.attn = HybridAttention(config, layer, spec.ratio, numerics, min_rows)
-        self.ffn = MoE(config, spec, numerics, min_rows)
-        self.site = HyperSite(config)
+        self.attn: HybridAttention | LatentAttention
+        if spec.attention == "latent":
+            self.attn = LatentAttention(config, layer, spec, numerics, min_rows)
+        else:
+            self.attn = HybridAttention(config, layer, spec.ratio, numerics, min_rows)
+        self.ffn: DenseMlp | MoE
+        if spec.mlp == "dense":
+            self.ffn = DenseMlp(config, numerics, config.intermediate_size)
+        else:
+            self.ffn = MoE(config, spec, numerics, min_rows)
+        self.site = HyperSite(config) if self.is_mixed else PlainSite()
 
     def forward(self, streams: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         """[R, n, D] -> [R, n, D]."""
-        mix = self.site.before(streams, self.hc_attn_fn, self.hc_attn_scale, self.hc_attn_base)
-        streams = self.site.after(self.attn(self.attn_norm(mix.input), context, trace), streams, mix)
-        mix = self.site.before(streams, self.hc_ffn_fn, self.hc_ffn_scale, self.hc_ffn_base)
-        output = self.ffn(self.ffn_norm(mix.input), context.rows, self.layer, trace)
-        return self.site.after(output, streams, mix)
+        attn_mixing, ffn_mixing = self._mixing()
+        entered = self.site.enter(streams, *attn_mixing)
+        streams = entered.merge(self.attn(self.attn_norm(entered.input), context, trace))
+        entered = self.site.enter(streams, *ffn_mixing)
+        return entered.merge(self._feed_forward(self.ffn_norm(entered.input), context, trace))
+
+    def _feed_forward(self, x: Tensor, context: AttentionContext, trace: Trace | None) -> Tensor:
+        output: Tensor
+        output = self.ffn(x) if isinstance(self.ffn, DenseMlp) else self.ffn(x, context.rows, self.layer, trace)
+        return output
+
+    def _mixing(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """Weights of both sites, in the order in which `enter` takes them."""
+        if not self.is_mixed:
+            return (), ()
+        return (
+            (self.hc_attn_fn, self.hc_attn_scale, self.hc_attn_base),
+            (self.hc_ffn_fn, self.hc_ffn_scale, self.hc_ffn_base),
+        )
 
     def freeze(self) -> None:
         """Lays the mixing weights out for serving; values stay."""
-        for fn in (self.hc_attn_fn, self.hc_ffn_fn):
-            fn.data = by_columns(fn, num_segments=self.site.num_streams)
+        if isinstance(self.site, HyperSite):
+            for fn in (self.hc_attn_fn, self.hc_ffn_fn):
+                fn.data = by_columns(fn, num_segments=self.site.num_streams)

@@ -6,13 +6,16 @@ scoring, differentiable) and a cache (serving).
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 from torch import Tensor
 
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable
 from benthic.kernels.sparse_attention import IndexKeys, Keys, TilePlan
+
+LatentForm = Literal["absorbed", "expanded"]
+"""How latent attention is computed (attention/latent.py); nothing in models without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,12 @@ class AttentionContext(Protocol):
     """Stores a pass's entries and says what each row may read.
 
     `layer` counts main layers, then MTP blocks. Within a layer the calls come in the order of this list: writes
-    before reads is all the ordering that attention needs.
+    before reads is all the ordering that attention needs. Layers of ratio 1 (latent attention) have no window and no
+    compressor: their entries, and their indexer keys, are those of this pass's real rows, one each and in order.
     """
 
     rows: Rows
+    latent_form: LatentForm
     workspace_bytes: int
     """Bound of attention's temporaries that grow with the context."""
 
@@ -80,7 +85,7 @@ class AttentionContext(Protocol):
         ...
 
     def write_entries(self, layer: int, entries: Tensor | None) -> Keys:
-        """Stores completed entries [m, d] (None when there are none); returns the kv buffer, window included."""
+        """Stores completed entries [m, d] (None when there are none); returns the kv buffer, a window included."""
         ...
 
     def write_index(self, layer: int, entries: Tensor | None) -> IndexKeys:

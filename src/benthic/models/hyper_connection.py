@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.hyper_connection import HyperMix, hyper_head, hyper_post, hyper_pre
+from benthic.kernels.hyper_connection import hyper_head, hyper_post, hyper_pre
 from benthic.models.config import ModelConfig
+from benthic.models.residual import Entered
 
 
 class HyperSite(nn.Module):
@@ -18,13 +19,10 @@ class HyperSite(nn.Module):
         self.num_streams = config.hc_mult
         self.iters, self.eps, self.norm_eps = config.hc_sinkhorn_iters, config.hc_eps, config.rms_norm_eps
 
-    def before(self, streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> HyperMix:
+    def enter(self, streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> Entered:
         """[R, n, D] streams -> the sub-layer's input and how to merge its output."""
-        return hyper_pre(streams, fn, scale, base, self.eps, self.iters, self.norm_eps)
-
-    def after(self, output: Tensor, streams: Tensor, mix: HyperMix) -> Tensor:
-        """The sub-layer's output [R, D] merged into the streams [R, n, D]."""
-        return hyper_post(output, streams, mix.post, mix.comb)
+        mix = hyper_pre(streams, fn, scale, base, self.eps, self.iters, self.norm_eps)
+        return Entered(mix.input, lambda output: hyper_post(output, streams, mix.post, mix.comb))
 
 
 class HyperHead(nn.Module):

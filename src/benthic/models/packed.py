@@ -12,7 +12,7 @@ from benthic.kernels.rope import RopeTable, rope_table
 from benthic.kernels.sparse_attention import BLOCK, DEFAULT_WORKSPACE_BYTES, TilePlan
 from benthic.kernels.sparse_attention.plan import tile_plans
 from benthic.models.config import ModelConfig
-from benthic.models.context import Rows
+from benthic.models.context import LatentForm, Rows
 from benthic.models.packed_plan import PackedPlan, plan_packed
 
 
@@ -23,15 +23,24 @@ class PackedContext:
         config: the model's.
         rows: every chunk starts at position 0; sequences are numbered 0, 1, ... in order.
         plan: made before by `plan_packed`, on the device of `rows`; made here if None.
+        latent_form: how latent attention is computed. "absorbed" gives the bits of serving; "expanded" is cheaper for
+            long sequences and equal up to rounding.
     """
 
     workspace_bytes = DEFAULT_WORKSPACE_BYTES
 
-    def __init__(self, config: ModelConfig, rows: Rows, plan: PackedPlan | None = None) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        rows: Rows,
+        plan: PackedPlan | None = None,
+        *,
+        latent_form: LatentForm = "absorbed",
+    ) -> None:
         device = rows.positions.device
         if plan is None:
             plan = plan_packed(config, rows.chunks, len(rows.positions), on_cuda=device.type == "cuda").to(device)
-        self.rows, self._plan = rows, plan
+        self.rows, self._plan, self.latent_form = rows, plan, latent_form
         self._ratios = [layer.ratio for layer in (*config.layers, *config.mtp_layers)]
         ratios = sorted(set(self._ratios))
         on_cuda = device.type == "cuda"
@@ -42,10 +51,10 @@ class PackedContext:
         self._entry_rope: dict[int, RopeTable] = {}
         for ratio in ratios:
             frequencies = plan.frequencies[ratio]
-            self._rope[ratio] = rope_table(rows.positions, frequencies)
+            self._rope[ratio] = rope_table(rows.positions, frequencies, config.rope_amplitude)
             blocks = plan.completed.get(ratio)
             if blocks is not None:
-                self._entry_rope[ratio] = rope_table(blocks.positions, frequencies)
+                self._entry_rope[ratio] = rope_table(blocks.positions, frequencies, config.rope_amplitude)
         self._window_buffers: dict[int, Tensor] = {}
 
     def rope(self, ratio: int) -> RopeTable:
@@ -78,15 +87,22 @@ class PackedContext:
 
     def write_entries(self, layer: int, entries: Tensor | None) -> Tensor:
         """See `AttentionContext`."""
+        ratio, base = self._ratios[layer], self._plan.num_window_blocks * BLOCK
+        if ratio == 1:
+            assert entries is not None, "a layer of ratio 1 has an entry for every row"
+            return self._buffer(ratio, entries)
         buffer = self._window_buffers.pop(layer)
         if entries is None:
             return buffer
-        slots = self._plan.entry_slots[self._ratios[layer]] + self._plan.num_window_blocks * BLOCK
-        return buffer.index_copy(0, slots, entries)
+        return buffer.index_copy(0, self._plan.entry_slots[ratio] + base, entries)
 
     def write_index(self, layer: int, entries: Tensor | None) -> Tensor:
         """See `AttentionContext`."""
         if entries is None:
             return torch.zeros(0)  # no entry exists, so no row scores any
-        buffer = entries.new_zeros(self._plan.num_entry_blocks[4] * BLOCK, entries.shape[-1])
-        return buffer.index_copy(0, self._plan.entry_slots[4], entries)
+        return self._buffer(self._ratios[layer], entries)
+
+    def _buffer(self, ratio: int, entries: Tensor) -> Tensor:
+        """Entries in their slots, and zeros in the others."""
+        buffer = entries.new_zeros(self._plan.num_entry_blocks[ratio] * BLOCK, entries.shape[-1])
+        return buffer.index_copy(0, self._plan.entry_slots[ratio], entries)

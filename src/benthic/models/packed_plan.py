@@ -38,9 +38,10 @@ class PackedCapacity:
 class PackedPlan:
     """Slots and tiles of a packed pass, in pages of 64.
 
-    `frequencies[ratio]` float32 [r/2]: rotary frequencies. `slots` int64 [rows]: kv buffer slot of each row.
-    `completed[ratio]`: blocks that the sequences complete, absent where there are none;
-    `entry_slots[ratio]` int64 [m]: their slots, counted from the first entry page.
+    `frequencies[ratio]` float32 [r/2]: rotary frequencies. `slots` int64 [rows]: kv buffer slot of each row's window
+    key. `completed[ratio]`: blocks that the sequences complete, absent where there are none and in layers of ratio 1,
+    whose entries are the rows themselves; `entry_slots[ratio]` int64 [m]: the entries' slots, counted from the first
+    entry page. Models without a window have no window pages.
     """
 
     groups: tuple[TileTensors, ...]
@@ -127,27 +128,27 @@ def plan_packed(
     for ratio in ratios:
         entries[ratio], num_entry_blocks[ratio] = _consecutive(lengths // ratio)
     tile_capacity = None
-    if capacity is not None:
+    if not config.sliding_window:
+        num_window_blocks = 0
+    elif capacity is not None:
         num_window_blocks = capacity.max_blocks
+    if capacity is not None:
         # Entries never take more blocks than positions; one block to spare for surplus places.
         num_entry_blocks = {ratio: capacity.max_blocks + 1 for ratio in ratios}
         tile_capacity = TileCapacity(capacity.max_blocks, capacity.max_len)
     # A gradient through many single rows would add up their keys' shares one by one.
     groups = plan_arrays(chunks, 1 << 30 if on_cuda else TILES_PER_GROUP, tile_capacity, short_run=1)
     host = torch.device("cpu")
+    slots = _slots(window, chunks)
     completed, entry_slots = {}, {}
     for ratio in ratios:
-        blocks = plan_completed(chunks, ratio, lambda s, p: starts[s] + p, host)
-        if blocks is None:
-            if capacity is None:
-                continue
-            blocks = _no_completed(ratio)
-        slots = entries[ratio][blocks.sequence, blocks.index // BLOCK] * BLOCK + blocks.index % BLOCK
-        if capacity is not None:
-            # Surplus places write to the spare last block, which no tile reads.
-            spare = (num_entry_blocks[ratio] - 1) * BLOCK
-            blocks, slots = _pad_completed(blocks, slots, capacity.num_rows // ratio, spare)
-        completed[ratio], entry_slots[ratio] = blocks, torch.from_numpy(slots)
+        if ratio == 1:
+            entry_slots[1] = slots
+            continue
+        spare = None if capacity is None else ((num_entry_blocks[ratio] - 1) * BLOCK, capacity.num_rows // ratio)
+        found = _completed(chunks, ratio, starts, entries[ratio], spare)
+        if found is not None:
+            completed[ratio], entry_slots[ratio] = found
     return PackedPlan(
         groups=tuple(group_tensors(group, host) for group in groups),
         tables=KeyTables(
@@ -158,7 +159,7 @@ def plan_packed(
             entry_base=num_window_blocks * BLOCK,
         ),
         order=torch.from_numpy(row_order(groups, num_rows)),
-        slots=_slots(window, chunks),
+        slots=slots,
         frequencies={ratio: layer_frequencies(config, ratio) for ratio in (0, *ratios)},
         completed=completed,
         entry_slots=entry_slots,
@@ -200,6 +201,22 @@ def _slots(window: Ints, chunks: Sequence[Chunk]) -> Tensor:
     """Buffer slot of each real row."""
     parts = [window[chunk.sequence, 0] * BLOCK + np.arange(chunk.length) for chunk in chunks]
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))
+
+
+def _completed(
+    chunks: Sequence[Chunk], ratio: int, starts: Ints, table: Ints, spare: tuple[int, int] | None
+) -> tuple[CompletedBlocks, Tensor] | None:
+    """Blocks that the sequences complete and their slots; `spare` is the slot and the count that surplus fills up."""
+    blocks = plan_completed(chunks, ratio, lambda s, p: starts[s] + p, torch.device("cpu"))
+    if blocks is None:
+        if spare is None:
+            return None
+        blocks = _no_completed(ratio)
+    slots = table[blocks.sequence, blocks.index // BLOCK] * BLOCK + blocks.index % BLOCK
+    if spare is not None:
+        # Surplus places write to the spare last block, which no tile reads.
+        blocks, slots = _pad_completed(blocks, slots, spare[1], spare[0])
+    return blocks, torch.from_numpy(slots)
 
 
 def _no_completed(ratio: int) -> CompletedBlocks:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from benthic.kernels.linear import by_columns, linear
 from benthic.kernels.precision import wide
-from benthic.models.attention import HybridAttention
+from benthic.models.attention import HybridAttention, LatentAttention
 from benthic.models.block import Block
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
@@ -15,12 +15,13 @@ from benthic.models.linear import Linear
 from benthic.models.moe import DenseMlp, Experts, Router
 from benthic.models.mtp import MTPBlock
 from benthic.models.norm import RMSNorm
-from benthic.models.numerics import Numerics, Policy
+from benthic.models.numerics import Numerics, Policy, family_rounding
+from benthic.models.residual import PlainHead
 from benthic.models.trace import Trace
 
 
 class Transformer(nn.Module):
-    """DeepSeek-V4. Parameters carry the released names, except that routed experts are stacked per layer.
+    """A DeepSeek model, V2 to V4. Parameters carry the names of V4's files, routed experts stacked per layer.
 
     Args:
         config: sizes.
@@ -42,20 +43,22 @@ class Transformer(nn.Module):
     ) -> None:
         super().__init__()
         self.config, self.min_rows, self.dtype = config, min_rows, dtype
-        self.numerics = Numerics(numerics)
+        self.numerics = Numerics(numerics, family_rounding(config))
         # From a tensor, because drawing initial values on the meta device would import torch's compiler: 1.7 s.
         self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
         self.layers = nn.ModuleList(
             Block(config, index, spec, self.numerics, min_rows) for index, spec in enumerate(config.layers)
         )
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.hc_head_fn, self.hc_head_base, self.hc_head_scale = head_parameters(config)
+        self.is_mixed = config.layers[-1].residual == "mhc"
+        if self.is_mixed:
+            self.hc_head_fn, self.hc_head_base, self.hc_head_scale = head_parameters(config)
         self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.mtp = nn.ModuleList(
             MTPBlock(config, config.num_hidden_layers + depth, spec, self.numerics, min_rows)
             for depth, spec in enumerate(config.mtp_layers)
         )
-        self.head_mix = HyperHead(config)
+        self.head_mix = HyperHead(config) if self.is_mixed else PlainHead()
 
     @property
     def device(self) -> torch.device:
@@ -83,8 +86,9 @@ class Transformer(nn.Module):
         return streams
 
     def hidden(self, streams: Tensor) -> Tensor:
-        """[R, n, D] -> [R, D]: head mix and final norm."""
-        return self.norm(self.head_mix(streams, self.hc_head_fn, self.hc_head_scale, self.hc_head_base))
+        """[R, n, D] -> [R, D]: what the streams mix to, and the final norm."""
+        mixing = (self.hc_head_fn, self.hc_head_scale, self.hc_head_base) if self.is_mixed else ()
+        return self.norm(self.head_mix(streams, *mixing))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, D] -> fp32 [R, V]."""
@@ -120,6 +124,6 @@ class Transformer(nn.Module):
         self.requires_grad_(False)
         self.head.weight.data = by_columns(self.head.weight)
         for module in self.modules():
-            if isinstance(module, Block | HybridAttention | Linear | Router | Experts | DenseMlp):
+            if isinstance(module, Block | HybridAttention | LatentAttention | Linear | Router | Experts | DenseMlp):
                 module.freeze()
         return self.eval()

@@ -1,4 +1,4 @@
-"""The door of rope: frequencies and amplitude (plain or YaRN), tables for positions, and the rotation."""
+"""The door of rope: frequencies (plain or YaRN), tables for positions, and the rotation."""
 
 import math
 from collections.abc import Callable
@@ -69,18 +69,13 @@ def _yarn_pair(rotations: float, dim: int, theta: float, original_len: int) -> f
     return dim * math.log(original_len / (rotations * 2 * math.pi)) / (2 * math.log(theta))
 
 
-def yarn_mscale(factor: float, mscale: float) -> float:
-    """0.1 mscale ln(factor) + 1, and 1 where nothing is stretched: what YaRN multiplies by (family.md 3 step 5)."""
-    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
-
-
 def rope_table(positions: Tensor, frequencies: Tensor, amplitude: float = 1.0) -> RopeTable:
     """Cosines and sines of position times frequency.
 
     Args:
         positions: int64 [R].
         frequencies: float32 [r/2].
-        amplitude: both are multiplied by it.
+        amplitude: both are multiplied by it (YaRN's mscale; 1 in every released model).
 
     Returns:
         float32 [R, r/2] each, on the device of `positions`.

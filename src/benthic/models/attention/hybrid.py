@@ -11,10 +11,9 @@ from benthic.kernels.linear import batched_linear, by_columns
 from benthic.kernels.precision import wide
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import apply_rope
-from benthic.kernels.sparse_attention import IndexKeys, Keys, sparse_attention
+from benthic.kernels.sparse_attention import Keys, sparse_attention
 from benthic.models.attention.compressor import Compressor
-from benthic.models.attention.index_training import layer_index_loss
-from benthic.models.attention.indexer import Indexer
+from benthic.models.attention.indexer import Attended, BlockIndexer
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext
 from benthic.models.linear import Linear, StackedLinear
@@ -42,7 +41,7 @@ class HybridAttention(nn.Module):
         self.wo_b = Linear(self.groups * self.output_rank, hidden, numerics)
         self.attn_sink = nn.Parameter(torch.empty(self.heads))
         self.compressor = Compressor(config, ratio, self.dim) if ratio else None
-        self.indexer = Indexer(config, numerics, min_rows) if ratio == 4 else None
+        self.indexer = BlockIndexer(config, numerics, min_rows) if ratio == 4 else None
         self.stacks = self._stack()
         self.frozen_output: Tensor | None = None
 
@@ -121,40 +120,11 @@ class HybridAttention(nn.Module):
             index_entries = self.indexer.compressor.entries(raw[:, width:], blocks, rope, dtype)
             index_entries = self.numerics.index_vector(index_entries)
         index_keys = context.write_index(self.layer, index_entries)
-        return keys, self._choose(
-            products[:, width + index_width :], index_query, index_keys, query, keys, context, trace
+        gamma = products[:, width + index_width :]
+        attended = Attended(query, keys, self.attn_sink, self.dim**-0.5)
+        return keys, self.indexer.choose(
+            index_query, gamma, index_keys, attended, self.layer, self.ratio, context, trace
         )
-
-    def _choose(
-        self,
-        gamma: Tensor,
-        index_query: Tensor,
-        index_keys: IndexKeys,
-        query: Tensor,
-        keys: Keys,
-        context: AttentionContext,
-        trace: Trace | None,
-    ) -> list[Tensor | None] | None:
-        """The indexer's choice, None where every row attends to all that it sees; leaves in the trace what is asked."""
-        assert self.indexer is not None
-        plan, num_rows = context.plan(self.ratio), context.rows.num_rows
-        wants_loss = trace is not None and trace.wants_index_loss
-        picks: list[Tensor | None] | None = None
-        selects = any(tiles.max_visible > self.indexer.top_k for tiles in plan.groups)
-        if selects or wants_loss:
-            index_query = self.numerics.index_vector(apply_rope(index_query, context.rope(self.ratio)))
-            gamma = gamma * self.indexer.gamma_scale
-        if trace is not None and trace.wants_index_loss:
-            assert isinstance(keys, Tensor) and isinstance(index_keys, Tensor), "packed keys have no gradient"
-            sink, scale = self.attn_sink, self.dim**-0.5
-            trace.index_losses[self.layer] = layer_index_loss(
-                index_query, gamma, index_keys, query, keys, plan, sink, scale, num_rows
-            )
-        if selects and not (trace is not None and trace.dense_selection):
-            picks = self.indexer.picks(index_query, gamma, index_keys, plan, context.workspace_bytes)
-        if trace is not None and trace.wants_picks:
-            trace.picks[self.layer] = self.indexer.picks_of_rows(picks, plan, num_rows)
-        return picks
 
     def _output(self, out: Tensor) -> Tensor:
         """Grouped low-rank output: [R, H, d] -> [R, D] (model.md 2.4 step 8)."""

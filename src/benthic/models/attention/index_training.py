@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.index_scores import index_scores
-from benthic.kernels.sparse_attention import BLOCK, WINDOW_BLOCKS, KeyTiles, TilePlan
+from benthic.kernels.sparse_attention import BLOCK, KeyTiles, TilePlan
 from benthic.kernels.sparse_attention.reference import attend_tiles_ref
 
 
@@ -18,14 +18,14 @@ def layer_index_loss(
     query: Tensor,
     keys: Tensor,
     plan: TilePlan,
-    sink: Tensor,
+    sink: Tensor | None,
     scale: float,
     num_rows: int,
 ) -> Tensor:
     """Mean KL(attention over entries || softmax of index scores) over rows that see an entry. Scalar, fp32.
 
     Attention is summed over heads and normalised over the visible entries. Source: the indexer's warm-up of
-    DeepSeek-V3.2 (section 2.1.1), applied to compressed entries.
+    DeepSeek-V3.2 (section 2.1.1), applied to compressed entries in V4.
     """
     total, count = [], []
     base = 0
@@ -53,14 +53,15 @@ def _group_loss(
     query: Tensor,
     keys: Tensor,
     tiles: KeyTiles,
-    sink: Tensor,
+    sink: Tensor | None,
     scale: float,
     own: Tensor,
 ) -> tuple[Tensor, Tensor]:
     scores = index_scores(index_query, gamma, index_keys, tiles)
     with torch.no_grad():
-        attended = attend_tiles_ref(query.detach(), keys.detach(), tiles, sink.detach(), scale, None)
-        mass = (attended.weights[..., WINDOW_BLOCKS * BLOCK :] / attended.denominator[..., None]).sum(2)
+        sink = None if sink is None else sink.detach()
+        attended = attend_tiles_ref(query.detach(), keys.detach(), tiles, sink, scale, None)
+        mass = (attended.weights[..., tiles.window_blocks * BLOCK :] / attended.denominator[..., None]).sum(2)
         target = mass / mass.sum(-1, keepdim=True).clamp(min=1e-9)
         visible = torch.isfinite(scores)
         counted = visible.any(-1) & own.view(scores.shape[:2])

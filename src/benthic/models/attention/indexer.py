@@ -1,27 +1,85 @@
-"""The lightning indexer: which compressed entries a query reads (model.md 2.6)."""
+"""The lightning indexer: which entries a query reads, of compressed blocks (model.md 2.6) or of tokens (family.md 5).
+
+An indexer scores entries with small heads of its own, h: sum_h gamma_h relu(q_h . k), and keeps the best `index_topk`.
+The families differ in how its keys are made and how they turn.
+"""
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from benthic.kernels.index_scores import all_visible, pick_entries
-from benthic.kernels.sparse_attention import IndexKeys, TilePlan
+from benthic.kernels.rope import Pairing, RopeTable, apply_rope
+from benthic.kernels.sparse_attention import IndexKeys, Keys, TilePlan
 from benthic.models.attention.compressor import Compressor
+from benthic.models.attention.index_training import layer_index_loss
 from benthic.models.config import ModelConfig
+from benthic.models.context import AttentionContext
 from benthic.models.linear import Linear
+from benthic.models.norm import LayerNorm
 from benthic.models.numerics import Numerics
+from benthic.models.trace import Trace
+
+KEY_NORM_EPS = 1e-6
+"""Of V3.2's layer norm, whatever `rms_norm_eps` says."""
+
+
+class Attended(NamedTuple):
+    """What a layer's attention works on: query [R, H, d], its kv buffer, sinks [H] or None, and the softmax scale."""
+
+    query: Tensor
+    keys: Keys
+    sink: Tensor | None
+    scale: float
 
 
 class Indexer(nn.Module):
-    """Scores entries with its own small heads and keys, and keeps the best `index_topk`."""
+    """Scores entries and keeps the best `index_topk`; the base of both families' indexers."""
 
-    def __init__(self, config: ModelConfig, numerics: Numerics, min_rows: int = 1) -> None:
+    def __init__(self, config: ModelConfig, numerics: Numerics, min_rows: int, pairing: Pairing) -> None:
         super().__init__()
         self.heads, self.dim, self.top_k = config.index_n_heads, config.index_head_dim, config.index_topk
         self.wq_b = Linear(config.q_lora_rank, self.heads * self.dim, numerics)
         self.weights_proj = Linear(config.hidden_size, self.heads)
-        self.compressor = Compressor(config, 4, self.dim)
         self.gamma_scale = self.dim**-0.5 * self.heads**-0.5
-        self.min_rows = min_rows
+        self.numerics, self.min_rows, self.pairing = numerics, min_rows, pairing
+
+    def turned(self, x: Tensor, rope: RopeTable) -> Tensor:
+        """Queries [R, Hi, di] or keys [R, di] at their positions, rounded as the policy says."""
+        return self.numerics.index_vector(apply_rope(x, rope, pairing=self.pairing))
+
+    def choose(
+        self,
+        query: Tensor,
+        gamma: Tensor,
+        keys: IndexKeys,
+        attended: Attended,
+        layer: int,
+        ratio: int,
+        context: AttentionContext,
+        trace: Trace | None,
+    ) -> list[Tensor | None] | None:
+        """The entries that each row keeps, by groups of tiles; None where every row attends to all that it sees.
+
+        Leaves in the trace what is asked. `query` [R, Hi, di] is not turned yet; `gamma` [R, Hi] not scaled.
+        """
+        plan, num_rows = context.plan(ratio), context.rows.num_rows
+        picks: list[Tensor | None] | None = None
+        selects = any(tiles.max_visible > self.top_k for tiles in plan.groups)
+        if selects or (trace is not None and trace.wants_index_loss):
+            query = self.turned(query, context.rope(ratio))
+            gamma = gamma * self.gamma_scale
+        if trace is not None and trace.wants_index_loss:
+            assert isinstance(attended.keys, Tensor) and isinstance(keys, Tensor), "packed keys have no gradient"
+            trace.index_losses[layer] = layer_index_loss(
+                query, gamma, keys, attended.query, attended.keys, plan, attended.sink, attended.scale, num_rows
+            )
+        if selects and not (trace is not None and trace.dense_selection):
+            picks = self.picks(query, gamma, keys, plan, context.workspace_bytes)
+        if trace is not None and trace.wants_picks:
+            trace.picks[layer] = self.picks_of_rows(picks, plan, num_rows)
+        return picks
 
     def picks(
         self, query: Tensor, gamma: Tensor, keys: IndexKeys, plan: TilePlan, workspace_bytes: int
@@ -43,3 +101,24 @@ class Indexer(nn.Module):
             missing = self.top_k - chosen.shape[-1]
             parts.append(torch.nn.functional.pad(chosen, (0, missing), value=-1).flatten(0, 1))
         return torch.cat(parts).index_select(0, plan.order[:num_rows])
+
+
+class BlockIndexer(Indexer):
+    """V4's: one key a compression block, from a compressor of its own; the last dims turn."""
+
+    def __init__(self, config: ModelConfig, numerics: Numerics, min_rows: int = 1) -> None:
+        super().__init__(config, numerics, min_rows, "interleaved")
+        self.compressor = Compressor(config, 4, self.dim)
+
+
+class TokenIndexer(Indexer):
+    """V3.2's: one key a token, a projection under a layer norm; the first dims turn, in halves."""
+
+    def __init__(self, config: ModelConfig, numerics: Numerics, min_rows: int = 1) -> None:
+        super().__init__(config, numerics, min_rows, "halves")
+        self.wk = Linear(config.hidden_size, self.dim, numerics)
+        self.k_norm = LayerNorm(self.dim, KEY_NORM_EPS)
+
+    def key(self, raw: Tensor, rope: RopeTable) -> Tensor:
+        """Keys [R, di] of the rows, from `wk`'s product."""
+        return self.turned(self.k_norm(raw), rope)

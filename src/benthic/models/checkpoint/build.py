@@ -58,30 +58,66 @@ def empty_model(
 def product_shapes(config: ModelConfig) -> set[tuple[int, int]]:
     """Every (out, in) that the model multiplies by, products that share an input stacked as the modules stack them."""
     c = config
-    matrices: set[tuple[int, int]] = {(c.vocab_size, c.hidden_size), (c.n_routed_experts, c.hidden_size)}
+    layers = (*c.layers, *c.mtp_layers)
     # Scores over four key blocks of 64, and sums of one block's values.
-    matrices |= {(256, c.head_dim), (c.head_dim, 64)}
-    group_dim = c.num_attention_heads * c.head_dim // c.o_groups
+    shapes = {(c.vocab_size, c.hidden_size), (256, c.entry_dim), (c.value_dim, 64)}
+    shapes |= _latent_shapes(c) if c.is_latent else _hybrid_shapes(c)
+    if any(layer.has_index for layer in layers):
+        shapes.add((256, c.index_head_dim))
+    if any(layer.mlp == "experts" for layer in layers):
+        shapes.add((c.n_routed_experts, c.hidden_size))
+    for width in _mlp_widths(c):
+        shapes |= {(2 * width, c.hidden_size), (c.hidden_size, width)}
+    return shapes
+
+
+def _mlp_widths(c: ModelConfig) -> set[int]:
+    """Intermediate sizes of routed experts, shared experts and dense layers, as far as there are any."""
+    kinds = {layer.mlp for layer in (*c.layers, *c.mtp_layers)}
+    widths = {c.moe_intermediate_size, c.n_shared_experts * c.moe_intermediate_size} if "experts" in kinds else set()
+    return widths | ({c.intermediate_size} if "dense" in kinds else set())
+
+
+def _hybrid_shapes(c: ModelConfig) -> set[tuple[int, int]]:
+    """V4's attention, hyper-connections and MTP projections."""
     query, index_query = c.num_attention_heads * c.head_dim, c.index_n_heads * c.index_head_dim
-    matrices |= {
+    shapes = {
         (c.q_lora_rank + c.head_dim, c.hidden_size),
         (query, c.q_lora_rank),
-        (c.o_lora_rank, group_dim),
+        (c.o_lora_rank, query // c.o_groups),
         (c.hidden_size, c.o_groups * c.o_lora_rank),
-        (2 * c.moe_intermediate_size, c.hidden_size),
-        (c.hidden_size, c.moe_intermediate_size),
         (c.hc_mult * (c.hc_mult + 2), c.hc_mult * c.hidden_size),
         (c.hc_mult, c.hc_mult * c.hidden_size),
     }
     ratios = {layer.ratio for layer in c.layers}
     if 4 in ratios:
         raw = 4 * c.head_dim + 4 * c.index_head_dim + c.index_n_heads
-        matrices |= {(query + index_query, c.q_lora_rank), (raw, c.hidden_size), (256, c.index_head_dim)}
+        shapes |= {(query + index_query, c.q_lora_rank), (raw, c.hidden_size)}
     if 128 in ratios:
-        matrices.add((2 * c.head_dim, c.hidden_size))
+        shapes.add((2 * c.head_dim, c.hidden_size))
     if c.num_nextn_predict_layers:
-        matrices.add((c.hidden_size, c.hidden_size))
-    return matrices
+        shapes.add((c.hidden_size, c.hidden_size))
+    return shapes
+
+
+def _latent_shapes(c: ModelConfig) -> set[tuple[int, int]]:
+    """Latent attention in its absorbed form, its indexer, and V3's MTP projection."""
+    query = c.num_attention_heads * (c.qk_nope_head_dim + c.qk_rope_head_dim)
+    has_index = any(layer.has_index for layer in c.layers)
+    first = c.q_lora_rank or query
+    shapes = {
+        (first + c.entry_dim + (c.index_head_dim if has_index else 0), c.hidden_size),
+        (c.kv_lora_rank, c.qk_nope_head_dim),
+        (c.v_head_dim, c.kv_lora_rank),
+        (c.hidden_size, c.num_attention_heads * c.v_head_dim),
+    }
+    if c.q_lora_rank:
+        shapes.add((query + (c.index_n_heads * c.index_head_dim if has_index else 0), c.q_lora_rank))
+    if has_index:
+        shapes.add((c.index_n_heads, c.hidden_size))
+    if c.num_nextn_predict_layers:
+        shapes.add((c.hidden_size, 2 * c.hidden_size))
+    return shapes
 
 
 def _exact_rows(config: ModelConfig) -> int:
