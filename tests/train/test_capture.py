@@ -38,7 +38,7 @@ def test_replayed_steps_on_new_batches_give_the_losses_of_plain_steps(config, se
         step = TrainStep(model, CONFIG)
         take = CapturedStep(step) if captures else step
         values = [
-            take(batches, learning_rate=0.01, balance_rate=0.001, dense_selection=True, rounded=rounded)
+            take(batches, learning_rate=0.01, balance_rate=0.001, dense_selection=True, rounded=rounded).metrics
             for batches in steps
         ]
         curves.append(torch.stack(values).cpu())

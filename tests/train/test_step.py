@@ -22,7 +22,7 @@ def batches_of(model, groups, budget):
 
 def gradients_after(step, batches, **changes):
     arguments = {"learning_rate": 0.0, "balance_rate": 0.0, "dense_selection": True, "rounded": False} | changes
-    values = dict(zip(METRICS, step(batches, **arguments).tolist(), strict=True))
+    values = dict(zip(METRICS, step(batches, **arguments).metrics.tolist(), strict=True))
     return values, {name: p.grad.clone() for name, p in step.model.named_parameters()}
 
 

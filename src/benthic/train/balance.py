@@ -1,15 +1,60 @@
-"""Load balance without an auxiliary loss: a bias on each expert's selection score (model.md 2.8).
+"""Load balance by a bias on each expert's selection score, as in V3 and V4 (model.md 2.8).
 
     b_e <- b_e + rate * sign(mean load - load_e)
 
 An expert that got more than its share becomes a little less eligible. The bias takes no part in the gate weights, so
-no gradient is touched.
+no gradient is touched. In RL it stands still (`update_bias = false`): the gate is part of the policy.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from benthic.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalanceConfig:
+    """What keeps the load of experts even. Gates with a correction bias take the bias and the sequence loss, gates by
+    score alone the three losses of V2; the weights are the published ones, and 0 leaves a loss out."""
+
+    update_bias: bool = True
+    """Move the correction bias; false freezes it, as RL wants."""
+    rate: float = 0.003
+    """Step of the bias."""
+    late_rate: float = 0.0005
+    """Step of the bias in the last part of the run."""
+    late_share: float = 0.3
+    """Share of all steps, at the end, that count as late."""
+    sequence_weight: float = 0.0001
+    """Weight of the sequence-wise loss of V3 and V4."""
+    expert_weight: float = 0.003
+    """Weight of V2's expert-level loss."""
+    device_weight: float = 0.05
+    """Weight of V2's device-level loss."""
+    communication_weight: float = 0.02
+    """Weight of V2's communication loss."""
+    num_devices: int = 0
+    """Devices that the experts count as spread over, in equal runs; 0: one for each group of the gate."""
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "late_rate", "sequence_weight", "expert_weight", "device_weight", "communication_weight"):
+            value = getattr(self, name)
+            if value < 0:
+                raise ConfigError(f"balance.{name} ({value}) must not be negative")
+        if not 0 <= self.late_share <= 1:
+            raise ConfigError(f"balance.late_share ({self.late_share}) must lie between 0 and 1")
+        if self.num_devices < 0:
+            raise ConfigError(f"balance.num_devices ({self.num_devices}) must be at least 0")
+
+
+def bias_rate(config: BalanceConfig, step: int, total_steps: int) -> float:
+    """Step of the bias in step `step` (from 0) of a run."""
+    if not config.update_bias:
+        return 0.0
+    return config.late_rate if step >= (1 - config.late_share) * total_steps else config.rate
 
 
 @torch.no_grad()

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
 
 from benthic.train.feed import DeviceBatch
-from benthic.train.step import TrainStep
+from benthic.train.routing_counts import RoutingCounts
+from benthic.train.step import StepValues, TrainStep
 
 _WARM_UP_STEPS = 2
 
@@ -21,7 +21,7 @@ _WARM_UP_STEPS = 2
 class _Recording:
     graph: torch.cuda.CUDAGraph
     batches: list[DeviceBatch]
-    values: Tensor
+    values: StepValues
 
 
 class CapturedStep:
@@ -39,7 +39,7 @@ class CapturedStep:
         balance_rate: float,
         dense_selection: bool,
         rounded: bool,
-    ) -> Tensor:
+    ) -> StepValues:
         """One step; see `TrainStep`."""
         key = (len(batches), dense_selection, rounded)
         if key not in self._recordings:
@@ -51,7 +51,8 @@ class CapturedStep:
             place.copy_(batch)
         self._step.set_rates(learning_rate, balance_rate)
         recording.graph.replay()
-        return recording.values.clone()
+        metrics, counts = recording.values
+        return StepValues(metrics.clone(), RoutingCounts(*(count.clone() for count in counts)))
 
     def _record(self, batches: Sequence[DeviceBatch], dense_selection: bool, rounded: bool) -> _Recording:
         """Warms up on a side stream, which moves the weights, puts everything back, and records."""
@@ -84,5 +85,8 @@ def _own_copy(batch: DeviceBatch) -> DeviceBatch:
         targets=batch.targets.clone(),
         weights=batch.weights.clone(),
         weight_sums=batch.weight_sums.clone(),
-        is_real=batch.is_real.clone(),
+        sequences=batch.sequences._replace(
+            of_row=batch.sequences.of_row.clone(), is_real=batch.sequences.is_real.clone()
+        ),
+        is_spared=batch.is_spared.clone(),
     )

@@ -5,6 +5,8 @@ from typing import Literal
 
 from benthic.errors import ConfigError
 from benthic.train.adamw import AdamWConfig
+from benthic.train.balance import BalanceConfig
+from benthic.train.dropping import DroppingConfig
 from benthic.train.losses import LossConfig
 from benthic.train.muon import MuonConfig
 from benthic.train.packing import Layout, Oversize
@@ -62,18 +64,6 @@ class StageConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BalanceConfig:
-    """How fast the router's correction bias moves."""
-
-    rate: float = 0.003
-    """Step of the bias."""
-    late_rate: float = 0.0005
-    """Step of the bias in the last part of the run."""
-    late_share: float = 0.3
-    """Share of all steps, at the end, that count as late."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SaveConfig:
     """What a run leaves on disk."""
 
@@ -128,6 +118,7 @@ class TrainConfig:
     muon: MuonConfig = field(default_factory=MuonConfig)
     adamw: AdamWConfig = field(default_factory=AdamWConfig)
     balance: BalanceConfig = field(default_factory=BalanceConfig)
+    dropping: DroppingConfig = field(default_factory=DroppingConfig)
     save: SaveConfig = field(default_factory=SaveConfig)
 
     def __post_init__(self) -> None:

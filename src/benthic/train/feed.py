@@ -18,6 +18,8 @@ from torch import Tensor
 from benthic.models.config import ModelConfig
 from benthic.models.context import Chunk, Rows
 from benthic.models.packed_plan import PackedCapacity, PackedPlan, plan_packed
+from benthic.train.balance_losses import Sequences
+from benthic.train.dropping import spared_rows
 from benthic.train.packing import Layout, TrainBatch
 from benthic.train.stream import BatchStream
 
@@ -28,8 +30,8 @@ _AHEAD = 2
 class DeviceBatch:
     """A packed batch on its device, with the plan of its attention.
 
-    `targets` int64 [S, R] and `weights` fp32 [S, R] as in `TrainBatch`; `weight_sums` fp32 [S]; `is_real` bool [R],
-    False for the rows of filler documents.
+    `targets` int64 [S, R] and `weights` fp32 [S, R] as in `TrainBatch`; `weight_sums` fp32 [S]; `sequences` says which
+    document each row belongs to; `is_spared` bool [R], the rows that token dropping leaves alone.
     """
 
     rows: Rows
@@ -37,12 +39,13 @@ class DeviceBatch:
     targets: Tensor
     weights: Tensor
     weight_sums: Tensor
-    is_real: Tensor
+    sequences: Sequences
+    is_spared: Tensor
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""
-        own = [self.rows.token_ids, self.rows.positions, self.targets, self.weights, self.weight_sums, self.is_real]
-        return own + self.plan.tensors()
+        own = [self.rows.token_ids, self.rows.positions, self.targets, self.weights, self.weight_sums]
+        return [*own, self.sequences.of_row, self.sequences.is_real, self.is_spared, *self.plan.tensors()]
 
     @torch.no_grad()
     def copy_(self, other: "DeviceBatch") -> None:
@@ -50,8 +53,14 @@ class DeviceBatch:
         torch._foreach_copy_(self.tensors(), other.tensors())
 
 
-def to_device(batch: TrainBatch, config: ModelConfig, layout: Layout, device: torch.device) -> DeviceBatch:
-    """Copies a batch to the device and plans its attention; all batches of a layout get the same shapes on CUDA."""
+def to_device(
+    batch: TrainBatch, config: ModelConfig, layout: Layout, device: torch.device, spared_share: float = 0.0
+) -> DeviceBatch:
+    """Copies a batch to the device and plans its attention; all batches of a layout get the same shapes on CUDA.
+
+    Args:
+        spared_share: of documents, from which token dropping shall take nothing.
+    """
     places = zip(batch.starts.tolist(), batch.lengths.tolist(), strict=True)
     chunks = tuple(Chunk(number, start, 0, length) for number, (start, length) in enumerate(places))
     token_ids, positions = _copy(batch.token_ids, torch.int64, device), _copy(batch.positions, torch.int64, device)
@@ -66,7 +75,13 @@ def to_device(batch: TrainBatch, config: ModelConfig, layout: Layout, device: to
         targets=_copy(batch.targets, torch.int64, device),
         weights=weights,
         weight_sums=weights.sum(1),
-        is_real=torch.arange(batch.budget, device=device) < batch.num_tokens,
+        sequences=Sequences(
+            of_row=_copy(batch.document_of_row, torch.int64, device),
+            # A document takes a block of positions at least, so there are never more.
+            num_sequences=layout.max_blocks if on_cuda else len(chunks),
+            is_real=torch.arange(batch.budget, device=device) < batch.num_tokens,
+        ),
+        is_spared=_copy(spared_rows(batch, spared_share), torch.bool, device),
     )
 
 

@@ -4,8 +4,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-
-Value = float | int | str
+from typing import Any
 
 
 class MetricsLog:
@@ -17,7 +16,7 @@ class MetricsLog:
             _keep_before(path, step)
         self._file = path.open("a", encoding="utf-8")
 
-    def write(self, values: Mapping[str, Value]) -> None:
+    def write(self, values: Mapping[str, Any]) -> None:
         """One line; `values` holds `step`."""
         self._file.write(json.dumps(dict(values)) + "\n")
         self._file.flush()
@@ -27,7 +26,7 @@ class MetricsLog:
         self._file.close()
 
 
-def read_metrics(path: Path) -> list[dict[str, Value]]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """All complete lines; a last line that a killed run left torn is skipped."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return [json.loads(line) for line in lines[:-1]]

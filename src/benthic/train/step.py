@@ -8,6 +8,7 @@ storage, so that the same calls can be captured and replayed.
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,14 +17,27 @@ from benthic.models.packed import PackedContext
 from benthic.models.trace import Trace
 from benthic.models.transformer import Transformer
 from benthic.train.balance import update_biases
+from benthic.train.balance_losses import balance_losses, wants_losses
 from benthic.train.config import TrainConfig
+from benthic.train.dropping import TokenDropping
+from benthic.train.expert_map import map_experts
 from benthic.train.feed import DeviceBatch
 from benthic.train.hybrid import HybridOptimiser, clip_gradients
 from benthic.train.losses import batch_losses
 from benthic.train.rounding import WeightRounding, official_formats
+from benthic.train.routing_counts import RoutingCounts, count_routes
 
-METRICS = ("next_token", "mtp", "index", "grad_norm", "max_load")
-"""Names of the values that a step returns; `max_load` is the busiest expert's load over the mean, in any layer."""
+METRICS = ("next_token", "mtp", "index", "balance", "grad_norm", "max_load", "devices", "most_devices", "dropped")
+"""Names of the values that a step returns. `balance` is weighted; `max_load` is the busiest expert's load over the
+mean, in any layer; `devices` and `most_devices` are how many devices a row touches, on average and at most; `dropped`
+is the share of picks that token dropping left out."""
+
+
+class StepValues(NamedTuple):
+    """What a step leaves on the device: the values of `METRICS`, fp32, and where rows went."""
+
+    metrics: Tensor
+    counts: RoutingCounts
 
 
 class TrainStep:
@@ -45,6 +59,8 @@ class TrainStep:
         self._learning_rate = torch.zeros((), device=model.device)
         self._balance_rate = torch.zeros((), device=model.device)
         self._routers = _biased_routers(model)
+        self.experts = map_experts(model.config, config.balance.num_devices)
+        self._balances = wants_losses(self.experts, config.balance)
 
     def __call__(
         self,
@@ -54,8 +70,8 @@ class TrainStep:
         balance_rate: float,
         dense_selection: bool,
         rounded: bool,
-    ) -> Tensor:
-        """One step over the batches; returns the values of `METRICS`, fp32 on the device."""
+    ) -> StepValues:
+        """One step over the batches."""
         self.set_rates(learning_rate, balance_rate)
         return self.compute(batches, dense_selection, rounded)
 
@@ -64,17 +80,16 @@ class TrainStep:
         self._learning_rate.fill_(learning_rate)
         self._balance_rate.fill_(balance_rate)
 
-    def compute(self, batches: Sequence[DeviceBatch], dense_selection: bool, rounded: bool) -> Tensor:
+    def compute(self, batches: Sequence[DeviceBatch], dense_selection: bool, rounded: bool) -> StepValues:
         """The step itself: a sequence of device operations that depends on the shapes of the batches alone."""
         torch._foreach_zero_(self._gradients)
         with self.rounding.applied() if rounded else nullcontext():
-            parts, loads = self._accumulate(batches, dense_selection)
+            parts, counts = self._accumulate(batches, dense_selection)
         norm = clip_gradients(self._parameters, self._config.clip_norm)
         self.optimiser.step(self._learning_rate)
-        biases, layers = [bias for _, bias in self._routers], [layer for layer, _ in self._routers]
-        update_biases(biases, [loads[layer] for layer in layers], self._balance_rate)
-        busiest = torch.stack([load.amax() / load.to(torch.float32).mean() for load in loads.values()]).amax()
-        return torch.cat([parts, torch.stack([norm, busiest])])
+        loads = dict(zip(sorted(self.experts.routing), counts.loads, strict=True))
+        update_biases([bias for _, bias in self._routers], [loads[n] for n, _ in self._routers], self._balance_rate)
+        return StepValues(torch.cat([parts, norm[None], counts.summary()]), counts)
 
     def state(self) -> dict[str, Tensor]:
         """Everything that the next step depends on, by name, as the live tensors."""
@@ -82,29 +97,36 @@ class TrainStep:
         tensors |= {f"model.{name}": buffer for name, buffer in self.model.named_buffers()}
         return tensors | self.optimiser.state()
 
-    def _accumulate(self, batches: Sequence[DeviceBatch], dense_selection: bool) -> tuple[Tensor, dict[int, Tensor]]:
-        """Adds the gradients of all batches; returns the detached parts of the loss and each layer's loads [E]."""
+    def _accumulate(self, batches: Sequence[DeviceBatch], dense_selection: bool) -> tuple[Tensor, RoutingCounts]:
+        """Adds the gradients of all batches; returns the detached parts of the loss and where rows went."""
         weight_sums = torch.stack([batch.weight_sums for batch in batches]).sum(0).clamp(min=1e-6)
-        experts = self.model.config.n_routed_experts
-        parts = torch.zeros(3, device=self.model.device)
-        loads: dict[int, Tensor] = {}
+        num_tokens = torch.stack([batch.sequences.is_real.sum() for batch in batches]).sum().clamp(min=1)
+        parts = torch.zeros(4, device=self.model.device)
+        all_counts: RoutingCounts | None = None
         for batch in batches:
-            trace = Trace(wants_index_loss=self._config.loss.index_weight > 0, dense_selection=dense_selection)
+            dropping = self._dropping(batch)
+            trace = Trace(
+                wants_index_loss=self._config.loss.index_weight > 0,
+                dense_selection=dense_selection,
+                wants_router_logits=self._balances,
+                keep=dropping,
+            )
             context = PackedContext(self.model.config, batch.rows, batch.plan)
             losses = batch_losses(self.model, batch, context, weight_sums, self._config.loss, trace, 1 / len(batches))
-            losses.total.backward()
-            parts += torch.stack([losses.next_token, losses.mtp, losses.index])
-            for layer, chosen in trace.experts.items():
-                load = _loads(chosen, batch.is_real, experts)
-                loads[layer] = loads[layer] + load if layer in loads else load
-        return parts, loads
+            balance = balance_losses(trace, batch.sequences, self.experts, num_tokens).weighted(self._config.balance)
+            (losses.total + balance).backward()
+            parts += torch.stack([losses.next_token, losses.mtp, losses.index, balance.detach()])
+            kept = dropping.kept if dropping is not None else {}
+            counts = count_routes(trace, batch.sequences.is_real, self.experts, kept)
+            all_counts = counts if all_counts is None else all_counts.plus(counts)
+        assert all_counts is not None, "a step takes at least one batch"
+        return parts, all_counts
 
-
-def _loads(chosen: Tensor, is_real: Tensor, num_experts: int) -> Tensor:
-    """Real rows sent to each expert, int64 [E]; integer sums are exact in any order."""
-    counts = is_real.to(torch.int64)[:, None].expand_as(chosen).reshape(-1)
-    loads = torch.zeros(num_experts, dtype=torch.int64, device=chosen.device)
-    return loads.scatter_add_(0, chosen.reshape(-1), counts)
+    def _dropping(self, batch: DeviceBatch) -> TokenDropping | None:
+        config = self._config.dropping
+        if not config.enabled:
+            return None
+        return TokenDropping(self.experts, config, batch.sequences.is_real, batch.is_spared)
 
 
 def _biased_routers(model: Transformer) -> list[tuple[int, Tensor]]:

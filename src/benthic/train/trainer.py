@@ -12,24 +12,25 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benthic.errors import ConfigError, TrainingError
 from benthic.models.checkpoint import save_checkpoint
 from benthic.models.transformer import Transformer
+from benthic.train.balance import bias_rate
 from benthic.train.capture import CapturedStep
 from benthic.train.checkpoint import latest_snapshot, load_snapshot, restore, save_snapshot
 from benthic.train.config import StageConfig, TrainConfig
 from benthic.train.feed import open_feed, to_device
 from benthic.train.metrics import MetricsLog
+from benthic.train.routing_counts import RoutingCounts, describe_counts
 from benthic.train.schedule import learning_rate
 from benthic.train.sources import Source
-from benthic.train.step import METRICS, TrainStep
+from benthic.train.step import METRICS, StepValues, TrainStep
 from benthic.train.stream import open_stream
 
 Evaluate = Callable[[Transformer, int], Mapping[str, float]]
@@ -86,7 +87,7 @@ class Trainer:
                 block.compile(dynamic=False)
         self._step = TrainStep(model, config)
         self._next_step = 0
-        self._pending: list[tuple[int, float, Tensor]] = []
+        self._pending: list[tuple[int, float, StepValues]] = []
         self._last_read = (time.perf_counter(), 0)
 
     def run(self) -> None:
@@ -95,21 +96,24 @@ class Trainer:
         torch.manual_seed(self._config.seed)
         self._resume()
         metrics = MetricsLog(self._output / "metrics.jsonl", self._next_step)
+        routing = MetricsLog(self._output / "routing.jsonl", self._next_step)
         for stage in plan_stages(self._config):
             if self._next_step < stage.last_step:
-                self._run_stage(stage, metrics)
+                self._run_stage(stage, metrics, routing)
         self._save()
         self._write_weights(self._output / "final")
         self._report(f"wrote {self._output / 'final'}")
         metrics.close()
+        routing.close()
 
-    def _run_stage(self, stage: Stage, metrics: MetricsLog) -> None:
+    def _run_stage(self, stage: Stage, metrics: MetricsLog, routing: MetricsLog) -> None:
         config, model = self._config, self._model
         per_step = stage.config.batches_per_step
         cursor = (self._next_step - stage.first_step) * per_step
         stream = open_stream(self._sources[stage.name], cursor, config.num_workers)
         layout = stage.config.layout(len(model.mtp))
-        prepare = partial(to_device, config=model.config, layout=layout, device=model.device)
+        spared = config.dropping.spared_share if config.dropping.enabled else 0.0
+        prepare = partial(to_device, config=model.config, layout=layout, device=model.device, spared_share=spared)
         feed = open_feed(stream, prepare, model.device, per_step)
         self._report(f"stage {stage.name}: steps {self._next_step} to {stage.last_step - 1}")
         try:
@@ -125,33 +129,40 @@ class Trainer:
                 values = take_step(
                     [feed.next() for _ in range(per_step)],
                     learning_rate=rate,
-                    balance_rate=self._balance_rate(step),
+                    balance_rate=bias_rate(config.balance, step, config.total_steps),
                     dense_selection=stage.config.dense_selection,
                     rounded=step >= config.first_qat_step,
                 )
                 self._next_step += 1
                 self._pending.append((step, rate, values))
-                self._between_steps(stage, metrics)
+                self._between_steps(stage, metrics, routing)
         finally:
             feed.close()
             stream.close()
 
-    def _between_steps(self, stage: Stage, metrics: MetricsLog) -> None:
+    def _between_steps(self, stage: Stage, metrics: MetricsLog, routing: MetricsLog) -> None:
         """What is due after a step: reading metrics, evaluating, saving."""
         done, config = self._next_step, self._config
         is_last = done == config.total_steps
         evaluates = is_last or (config.evaluate_every and done % config.evaluate_every == 0)
         saves = done % config.save.every_steps == 0 and not is_last
         if done % config.log_every == 0 or done == stage.last_step or evaluates or saves:
+            self._read_routing(routing)
             self._read_metrics(stage, metrics)
         if evaluates and self._evaluate is not None:
             self._run_evaluation(metrics)
         if saves:
             self._save()
 
+    def _read_routing(self, routing: MetricsLog) -> None:
+        """Where rows went in all steps since the last time."""
+        counts = reduce(RoutingCounts.plus, (values.counts for _, _, values in self._pending))
+        layers = describe_counts(counts, self._step.experts)
+        routing.write({"step": self._pending[-1][0], "steps": len(self._pending), "layers": layers})
+
     def _read_metrics(self, stage: Stage, metrics: MetricsLog) -> None:
         """Reads the values of all steps since the last time; one wait for the device."""
-        rows = torch.stack([values for _, _, values in self._pending]).cpu()
+        rows = torch.stack([values.metrics for _, _, values in self._pending]).cpu()
         now, (before, _) = time.perf_counter(), self._last_read
         tokens = len(self._pending) * stage.config.tokens_per_step
         speed = tokens / max(now - before, 1e-9)
@@ -188,10 +199,6 @@ class Trainer:
         metrics.write({"step": step, **{f"eval.{name}": value for name, value in results.items()}})
         self._report(f"evaluation at step {step + 1}: " + " ".join(f"{k} {v:.4g}" for k, v in results.items()))
         self._last_read = (time.perf_counter(), step)
-
-    def _balance_rate(self, step: int) -> float:
-        balance, total = self._config.balance, self._config.total_steps
-        return balance.late_rate if step >= (1 - balance.late_share) * total else balance.rate
 
     def _resume(self) -> None:
         found = latest_snapshot(self._output)
