@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 from benthic.errors import ConfigError
+from benthic.models.checkpoint.table import pieces
+from benthic.models.released import KNOWN
 from benthic.train.split import format_split, split_parameters
 
 # One of each kind: optimiser, matrices, decay.
@@ -60,3 +62,18 @@ def test_the_printed_table_counts_every_element(model):
     total = sum(int(line.split()[-1].replace(",", "")) for line in text.splitlines()[1:])
     assert total == sum(p.numel() for p in model.parameters())
     assert "layers.*.ffn.experts.w13" in text
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2-lite", "deepseek-v2", "deepseek-v3.2"])
+def test_every_matrix_of_the_older_models_is_muons_and_every_gain_and_bias_adamws(name):
+    config = KNOWN[name]
+    parameters = {
+        piece.name: nn.Parameter(torch.empty(piece.shape, device="meta"))
+        for piece in pieces(config)
+        if ".ffn.experts." not in piece.name and not piece.name.endswith("gate.bias")
+    }
+    placements = {p.name: p for p in split_parameters(parameters.items(), config)}
+    for piece_name, parameter in parameters.items():
+        is_matrix = parameter.dim() == 2 and piece_name not in ("embed.weight", "head.weight")
+        assert (placements[piece_name].optimiser == "muon") == is_matrix, piece_name
+        assert placements[piece_name].decay == (parameter.dim() == 2), piece_name

@@ -31,15 +31,16 @@ _TABLE: tuple[tuple[str, Optimiser, View, bool], ...] = (
     (rf"{_BLOCK}\.attn\.attn_sink", "adamw", "none", False),
     (rf"{_BLOCK}\.attn\.(?:indexer\.)?compressor\.ape", "adamw", "none", False),
     (rf"(?:{_BLOCK}\.)?hc_(?:attn|ffn|head)_fn", "muon", "whole", True),
-    (rf"{_BLOCK}\.attn\.(?:wq_a|wq_b|wkv|wo_b)\.weight", "muon", "whole", True),
+    (rf"{_BLOCK}\.attn\.(?:wq|wq_a|wq_b|wkv|wkv_a|wkv_b|wo|wo_b)\.weight", "muon", "whole", True),
     (rf"{_BLOCK}\.attn\.wo_a\.weight", "muon", "groups", True),
     (rf"{_BLOCK}\.attn\.(?:indexer\.)?compressor\.(?:wkv|wgate)\.weight", "muon", "whole", True),
-    (rf"{_BLOCK}\.attn\.indexer\.(?:wq_b|weights_proj)\.weight", "muon", "whole", True),
+    (rf"{_BLOCK}\.attn\.indexer\.(?:wq_b|wk|weights_proj)\.weight", "muon", "whole", True),
+    (rf"{_BLOCK}\.attn\.indexer\.k_norm\.bias", "adamw", "none", False),
     (rf"{_BLOCK}\.ffn\.gate\.weight", "muon", "whole", True),
-    (rf"{_BLOCK}\.ffn\.shared_experts\.w[123]\.weight", "muon", "whole", True),
+    (rf"{_BLOCK}\.ffn\.(?:shared_experts\.)?w[123]\.weight", "muon", "whole", True),
     (rf"{_BLOCK}\.ffn\.experts\.w13", "muon", "expert_pairs", True),
     (rf"{_BLOCK}\.ffn\.experts\.w2", "muon", "experts", True),
-    (r"mtp\.\d+\.[eh]_proj\.weight", "muon", "whole", True),
+    (r"mtp\.\d+\.(?:[eh]|eh)_proj\.weight", "muon", "whole", True),
 )
 
 
