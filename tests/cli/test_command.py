@@ -16,7 +16,7 @@ from benthic.cli.serve_options import read_serve_options
 from benthic.errors import ConfigError
 
 SOURCE = Path(benthic.__file__).parent.parent
-VERBS = ("serve", "chat", "generate", "train", "eval", "convert", "inspect", "bench")
+VERBS = ("serve", "chat", "generate", "train", "eval", "convert", "inspect", "plan", "bench")
 
 HELP_PROBE = """
 import sys, time

@@ -18,6 +18,7 @@ from benthic.cli.evaluate import evaluate
 from benthic.cli.generate import generate
 from benthic.cli.inspect import inspect
 from benthic.cli.leaves import separate_leaves
+from benthic.cli.plan import plan
 from benthic.cli.serve import serve
 from benthic.cli.train import train
 from benthic.errors import BenthicError, ConfigError
@@ -61,6 +62,7 @@ app.command()(train)
 app.command("eval")(evaluate)
 app.command()(convert)
 app.command()(inspect)
+app.command()(plan)
 app.add_typer(bench)
 
 
