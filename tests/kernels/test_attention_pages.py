@@ -113,7 +113,7 @@ MEASURE = """
 import sys, torch
 from benthic.kernels.index_scores import pick_entries
 from benthic.kernels.sparse_attention import KeyTables, plan_tiles, sparse_attention
-from benthic.kernels.sparse_attention.cases import index_inputs, inputs, make_pass
+from benthic.kernels.sparse_attention.cases import index_inputs, inputs, latent_inputs, make_latent_pass, make_pass
 
 def peak(call):
     open("/proc/self/clear_refs", "w").write("5")  # the high-water mark starts anew
@@ -122,11 +122,14 @@ def peak(call):
     result = call()
     return read("VmHWM") - before
 
-impl, bounds = sys.argv[1], [int(word) for word in sys.argv[2:]]
+impl, kind, bounds = sys.argv[1], sys.argv[2], [int(word) for word in sys.argv[3:]]
 torch.set_num_threads(1)
-for longest in (4096, 1 << 18):  # the first compiles what must be compiled
-    where = make_pass(4, [(0, longest - 64, 64), (1, longest - 1, 1)], longest=longest, page=128)
-    attention, index = inputs(where, heads=4), index_inputs(where, heads=4)
+for entries in (1024, 1 << 16):  # the first compiles what must be compiled
+    longest = 4 * entries if kind == "compressed" else entries
+    make = (lambda *a, **b: make_pass(4, *a, **b)) if kind == "compressed" else make_latent_pass
+    where = make([(0, longest - 64, 64), (1, longest - 1, 1)], longest=longest, page=128)
+    attention = inputs(where, heads=4) if kind == "compressed" else latent_inputs(where, heads=4, dim=80, value_dim=64)
+    index = index_inputs(where, heads=4)
     found = []
     for bound in bounds:
         def pick(): return [pick_entries(**index, tiles=t, k=64, impl=impl, workspace_bytes=bound)
@@ -141,13 +144,16 @@ print(*found)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize("impl", ["auto", "reference"])
-def test_a_context_of_256k_stays_inside_its_workspace(impl: str) -> None:
-    """Choosing, attending to all and attending to the choice; unbounded, the first two take more."""
+@pytest.mark.parametrize(("kind", "impl"), [("compressed", "auto"), ("compressed", "reference"), ("latent", "auto")])
+def test_a_context_of_65536_entries_stays_inside_its_workspace(kind: str, impl: str) -> None:
+    """Choosing, attending to all and attending to the choice; unbounded, the first two take more.
+
+    That is 256k tokens of a compressed layer. A latent row would list 23 MB of keys.
+    """
     workspace_bytes = 16 << 20
     # Every larger allocation comes from the system and goes back to it, so that resident memory is what is in use.
     environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURE, impl, str(workspace_bytes), str(1 << 40)]
+    command = [sys.executable, "-c", MEASURE, impl, kind, str(workspace_bytes), str(1 << 40)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     found = [int(word) for word in done.stdout.split()]
     assert max(found[:3]) < workspace_bytes

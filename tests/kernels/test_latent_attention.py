@@ -8,7 +8,7 @@ from benthic.errors import KernelInputError
 from benthic.kernels.index_scores import all_visible, index_scores, pick_entries
 from benthic.kernels.kv_storage import PackedKv, pack_kv, unpack_kv
 from benthic.kernels.select_topk import select_topk
-from benthic.kernels.sparse_attention import op, sparse_attention
+from benthic.kernels.sparse_attention import KeyTiles, op, sparse_attention
 from benthic.kernels.sparse_attention.cases import (
     Pass,
     index_inputs,
@@ -129,11 +129,11 @@ def test_single_rows_of_many_heads_have_the_bits_of_tiles_whichever_way_they_go(
     rows = torch.tensor([1399, 3, 700, 255, 256, 1400 + 29])
     apart = whole.of_runs([*((0, int(row), 1) for row in rows[:-1]), (1, 729, 1)])
     picks = random_picks(apart, 900) if with_picks else None
-    ways = {
-        op._is_sparse(tiles, kept, given["query"], 1 << 28)
-        for group in apart.plan.groups
-        for tiles, kept in op._apart(group, None if picks is None else picks[0], True)
-    }
+
+    def is_sparse(tiles: KeyTiles, kept: Tensor | None) -> bool:
+        return op._is_sparse(tiles, kept, given["query"], 1 << 28)
+
+    ways = {is_sparse(tiles, kept) for tiles, kept in op._calls(apart.plan, picks, is_sparse)}
     assert ways == {False, True}
     got = sparse_attention(**(given | {"query": given["query"][rows], "plan": apart.plan}), picks=picks)
     assert torch.equal(got, expected[rows])

@@ -92,30 +92,44 @@ def sparse_attention(
     compiled = uses_cpu_kernel(impl, query)
     by_chains = compiled and _takes_chains(query, keys, sink, value_dim)
     parts: list[Tensor] = []
-    for number, group in enumerate(plan.groups):
-        for tiles, kept in _apart(group, None if picks is None else picks[number], compiled and heads >= MANY_HEADS):
-            if by_chains and _is_sparse(tiles, kept, query, workspace_bytes):
-                parts.append(_single_rows(query, keys, sink, tiles, scale, kept, value_dim))
-                continue
-            attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
-            q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
-            cut = _portion(q, tiles, workspace_bytes)
-            for first in range(0, tiles.num_tiles, cut.num_tiles):
-                some = tiles.part(first, first + cut.num_tiles)
-                chosen = None if kept is None else kept[first : first + cut.num_tiles]
-                parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
+
+    def is_sparse(tiles: KeyTiles, kept: Tensor | None) -> bool:
+        return by_chains and _is_sparse(tiles, kept, query, workspace_bytes)
+
+    for tiles, kept in _calls(plan, picks, is_sparse if compiled else None):
+        if is_sparse(tiles, kept):
+            parts.append(_single_rows(query, keys, sink, tiles, scale, kept, value_dim))
+            continue
+        attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
+        q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
+        cut = _portion(q, tiles, workspace_bytes)
+        for first in range(0, tiles.num_tiles, cut.num_tiles):
+            some = tiles.part(first, first + cut.num_tiles)
+            chosen = None if kept is None else kept[first : first + cut.num_tiles]
+            parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places.index_select(0, plan.order)
 
 
-def _apart(tiles: KeyTiles, picks: Tensor | None, is_worthwhile: bool) -> Iterator[tuple[KeyTiles, Tensor | None]]:
-    """The group; or its single rows one by one, each with the blocks that it sees itself instead of the longest's."""
-    if not is_worthwhile or tiles.rows_per_tile > 1 or tiles.num_tiles == 1 or tiles.bias is not None:
-        yield tiles, picks
-        return
-    for tile, (position,) in enumerate(tiles.positions.tolist()):
-        one = replace(tiles.part(tile, tile + 1), last_position=position)
-        yield one, None if picks is None else picks[tile : tile + 1]
+Group = tuple[KeyTiles, Tensor | None]
+"""Tiles and their picks."""
+
+
+def _calls(
+    plan: TilePlan, picks: Sequence[Tensor | None] | None, is_sparse: Callable[[KeyTiles, Tensor | None], bool] | None
+) -> Iterator[Group]:
+    """The groups; but single rows that products attend come one by one, each with its own blocks, not the longest's.
+
+    `is_sparse` says which are attended without products; None where the host does not know positions.
+    """
+    for number, tiles in enumerate(plan.groups):
+        kept = None if picks is None else picks[number]
+        if is_sparse is None or tiles.rows_per_tile > 1 or tiles.bias is not None or is_sparse(tiles, kept):
+            yield tiles, kept
+            continue
+        for tile, (position,) in enumerate(tiles.positions.tolist()):
+            one = replace(tiles.part(tile, tile + 1), last_position=position)
+            yield one, None if kept is None else kept[tile : tile + 1]
 
 
 def _is_sparse(tiles: KeyTiles, picks: Tensor | None, query: Tensor, workspace_bytes: int) -> bool:
