@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from benthic.errors import ConfigError
+from benthic.models.context import LatentForm
 from benthic.train.adamw import AdamWConfig
 from benthic.train.balance import BalanceConfig
 from benthic.train.dropping import DroppingConfig
@@ -99,6 +100,9 @@ class TrainConfig:
     """Activations; "auto" is bfloat16 on CUDA, float32 on CPU. Weights are always float32."""
     numerics: Literal["plain", "quantized"] = "plain"
     """Whether activations are rounded on the way as the released models' were."""
+    latent_form: LatentForm = "absorbed"
+    """How latent attention (V2, V3) is computed: "absorbed" gives the bits of serving, so that RL can compare the two;
+    "expanded" costs a third of it in attention, for pre-training."""
     num_workers: int = 0
     """Processes that make batches; 0 makes them in the training process."""
     clip_norm: float = 1.0
@@ -126,6 +130,8 @@ class TrainConfig:
             raise ConfigError("stages is empty; a run needs at least one stage")
         if not 0 <= self.qat_share <= 1:
             raise ConfigError(f"qat_share ({self.qat_share}) must lie between 0 and 1")
+        if self.latent_form not in ("absorbed", "expanded"):
+            raise ConfigError(f'latent_form ("{self.latent_form}") must be "absorbed" or "expanded"')
         if self.clip_norm <= 0:
             raise ConfigError(f"clip_norm ({self.clip_norm}) must be positive")
         if self.log_every < 1 or self.evaluate_every < 0 or self.num_workers < 0:

@@ -111,7 +111,8 @@ class TrainStep:
                 wants_router_logits=self._balances,
                 keep=dropping,
             )
-            context = PackedContext(self.model.config, batch.rows, batch.plan)
+            form = self._config.latent_form
+            context = PackedContext(self.model.config, batch.rows, batch.plan, latent_form=form)
             losses = batch_losses(self.model, batch, context, weight_sums, self._config.loss, trace, 1 / len(batches))
             balance = balance_losses(trace, batch.sequences, self.experts, num_tokens).weighted(self._config.balance)
             (losses.total + balance).backward()
