@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from benthic.engine.cut import AnswerCut
 from benthic.engine.request import (
+    ErrorKind,
     Event,
     Extras,
     FinalOutput,
@@ -17,7 +18,16 @@ from benthic.engine.request import (
     TokenEvent,
     TokenLogprobs,
 )
+from benthic.errors import BenthicError, Cancelled, CapacityError, EngineError, RequestError
 from benthic.text.detokenize import Detokenizer
+
+_ERRORS: dict[ErrorKind, type[BenthicError]] = {
+    "request": RequestError,
+    "capacity": CapacityError,
+    "timeout": Cancelled,
+    "numbers": EngineError,
+    "engine": EngineError,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,9 @@ class CompletionOutput:
     stop_reason: int | str | None
     """The stop token or stop string that ended it."""
     error: str | None
+    error_kind: ErrorKind | None
+    """Whose fault the error was: "request" (the request is wrong), "capacity" (no room for it now), "timeout" (its time
+    was over), "numbers" (its numbers were not finite) or "engine" (the engine failed under it)."""
     routes: Extras | None = field(default=None, compare=False)
     """Expert ids of prompt and answer but its last token, uint16 [tokens, routed layers, experts a token], if asked."""
     picks: Extras | None = field(default=None, compare=False)
@@ -103,6 +116,13 @@ class OpenAnswer:
             return None
         return self.final.finish_reason
 
+    @property
+    def failure(self) -> BenthicError | None:
+        """The error that it ended with, as a stream raises it; None where it went well or still runs."""
+        if self.final is None or self.final.error_kind is None:
+            return None
+        return _ERRORS[self.final.error_kind](self.final.error or "the request failed")
+
     def output(self) -> CompletionOutput:
         """The finished answer."""
         final, reason = self.final, self.finish_reason
@@ -117,6 +137,7 @@ class OpenAnswer:
             finish_reason=reason,
             stop_reason=self.stop_string if self.stop_string is not None else final.stop_token_id,
             error=final.error,
+            error_kind=final.error_kind,
             routes=None if final.extras is None else final.extras.routes,
             picks=None if final.extras is None else final.extras.picks,
             report=final.report,

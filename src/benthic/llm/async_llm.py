@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import torch
 
+from benthic.engine.engine import Engine
 from benthic.engine.messages import PauseMode
 from benthic.engine.request import Event, FinalOutput, FinishReason, TokenEvent, TokenLogprobs
 from benthic.engine.sampling import SamplingParams
@@ -27,11 +28,8 @@ from benthic.engine.stats import EngineStats
 from benthic.engine.worker import EngineWorker
 from benthic.errors import RequestError
 from benthic.llm.answers import OpenAnswer, OpenPrompt, RequestOutput
-from benthic.llm.loading import open_model
-from benthic.llm.prompts import Prompt, PromptReader, check_prompt
-from benthic.models.numerics import Policy
-from benthic.models.transformer import Transformer
-from benthic.text.tokenizer import Tokenizer
+from benthic.llm.front_door import FrontDoor
+from benthic.llm.prompts import Prompt, check_prompt
 
 _POLL_S = 0.5
 
@@ -54,7 +52,7 @@ class CompletionDelta:
     """The stop token or stop string that ended it."""
 
 
-class AsyncLLM:
+class AsyncLLM(FrontDoor):
     """A model, its tokenizer and an engine in a thread of its own.
 
     The arguments are those of `benthic.LLM`. All methods belong to one event loop: that of the first call.
@@ -64,34 +62,13 @@ class AsyncLLM:
         ConfigError: an unknown or contradictory setting.
     """
 
-    def __init__(
-        self,
-        model: str | Path | Transformer,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        numerics: Policy | None = None,
-        tokenizer: Tokenizer | None = None,
-        **engine: Any,
-    ) -> None:
-        opened = open_model(model, device=device, dtype=dtype, numerics=numerics, tokenizer=tokenizer, engine=engine)
-        self._reader = PromptReader(opened.tokenizer, opened.model.config.eos_token_id)
-        self._engine = opened.engine
-        self._notice = opened.notice
-        self._worker = EngineWorker(opened.engine)
+    def _take_engine(self, engine: Engine) -> None:
+        self._engine = engine
+        self._worker = EngineWorker(engine)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._receiver: threading.Thread | None = None
         self._mailboxes: dict[str, asyncio.Queue[Event]] = {}
         self._is_closed = False
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            RequestError: there is none.
-        """
-        return self._reader.tokenizer
 
     @property
     def max_model_len(self) -> int:
@@ -144,14 +121,15 @@ class AsyncLLM:
         Leaving the loop early ends the request once the iterator is closed or collected.
 
         Raises:
-            RequestError: as `generate`, or an answer failed.
+            RequestError: as `generate`.
+            Cancelled, CapacityError, EngineError: an answer ended with an error; see `CompletionOutput.error_kind`.
         """
         opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         async with aclosing(self._events(opened)) as events:
             async for answer, event in events:
                 yield _delta(answer, event)
-                if isinstance(event, FinalOutput) and event.error is not None:
-                    raise RequestError(event.error)
+                if answer.failure is not None:
+                    raise answer.failure
 
     async def pause(self, mode: PauseMode = "keep") -> None:
         """Stops between two tokens: "abort" ends what runs, "keep" lets it wait with its cache, "retract" without."""

@@ -10,11 +10,9 @@ Strings live here and not in the engine: encoding of prompts, text of answers, s
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import torch
 from torch import Tensor
 
 from benthic.engine.engine import Engine, PauseMode
@@ -25,14 +23,12 @@ from benthic.engine.weights import WeightSource
 from benthic.errors import RequestError
 from benthic.llm.answers import RequestOutput
 from benthic.llm.driver import EngineDriver
-from benthic.llm.loading import open_model
-from benthic.llm.prompts import Prompt, PromptReader, check_prompt, checked_ids
-from benthic.models.numerics import Policy
+from benthic.llm.front_door import FrontDoor
+from benthic.llm.prompts import Prompt, check_prompt, checked_ids
 from benthic.models.transformer import Transformer
-from benthic.text.tokenizer import Tokenizer
 
 
-class LLM:
+class LLM(FrontDoor):
     """A model, its tokenizer and an engine.
 
     Calls from several threads take turns; `pause`, `resume`, `update_weights`, `flush` and `stats` wait for no turn and
@@ -50,21 +46,8 @@ class LLM:
         ConfigError: an unknown or contradictory setting.
     """
 
-    def __init__(
-        self,
-        model: str | Path | Transformer,
-        *,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | str | None = None,
-        numerics: Policy | None = None,
-        tokenizer: Tokenizer | None = None,
-        **engine: Any,
-    ) -> None:
-        opened = open_model(model, device=device, dtype=dtype, numerics=numerics, tokenizer=tokenizer, engine=engine)
-        self._model = opened.model
-        self._reader = PromptReader(opened.tokenizer, self._model.config.eos_token_id)
-        self._driver: EngineDriver | None = EngineDriver(opened.engine)
-        self._notice = opened.notice
+    def _take_engine(self, engine: Engine) -> None:
+        self._driver: EngineDriver | None = EngineDriver(engine)
         self._lock = threading.Lock()
         self._owner: int | None = None
 
@@ -72,15 +55,6 @@ class LLM:
     def model(self) -> Transformer:
         """The model; its weights must not change while requests run."""
         return self._model
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """The tokenizer.
-
-        Raises:
-            RequestError: there is none.
-        """
-        return self._reader.tokenizer
 
     @property
     def max_model_len(self) -> int:
@@ -136,7 +110,8 @@ class LLM:
         Leaving the loop early ends the request. Other calls wait until the stream is read or closed.
 
         Raises:
-            RequestError: the prompt or a parameter is invalid, n is not 1, or the request failed.
+            RequestError: the prompt or a parameter is invalid, or n is not 1.
+            Cancelled, CapacityError, EngineError: the answer ended with an error; see `error_kind`.
         """
         [opened] = self._reader.read_all(
             [prompt], params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
@@ -146,9 +121,9 @@ class LLM:
         with self._turn() as engine:
             check_prompt(engine, opened)
             yield from (text for text in self._open_driver().run([opened]) if text)
-        final = opened.answers[0].final
-        if final is not None and final.error is not None:
-            raise RequestError(final.error)
+        failure = opened.answers[0].failure
+        if failure is not None:
+            raise failure
 
     def logits(self, ids: Sequence[int]) -> Tensor:
         """Next-token logits after each prefix of `ids`, float32 [len, vocab], on the CPU.

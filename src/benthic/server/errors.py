@@ -60,46 +60,33 @@ def overloaded(message: str) -> ApiError:
 
 def shutting_down() -> ApiError:
     """The server finishes what runs and takes nothing new."""
-    return ApiError(
-        503,
+    return _unavailable(
         "the server is shutting down and takes no new requests; send it to another server or try again later",
-        kind="server_error",
-        code="shutting_down",
-        retry_after_s=5.0,
+        "shutting_down",
     )
 
 
 def needs_weights() -> ApiError:
     """The engine came back and could not have its weights again."""
-    return ApiError(
-        503,
+    return _unavailable(
         "the engine lost its weights and takes no requests before an update brings new ones; send it to another server "
         "or try again later",
-        kind="server_error",
-        code="needs_weights",
-        retry_after_s=5.0,
+        "needs_weights",
     )
 
 
 def cut_off() -> ApiError:
     """A reply that was running when the server had to stop."""
-    return ApiError(
-        503,
+    return _unavailable(
         "this reply was cut off because the server is stopping; send the request again to another server or later",
-        kind="server_error",
-        code="shutting_down",
-        retry_after_s=5.0,
+        "shutting_down",
     )
 
 
 def engine_gone() -> ApiError:
     """The engine has been given up; whoever runs the server must start it anew."""
-    return ApiError(
-        503,
-        "the engine has failed and is not started again; send the request to another server",
-        kind="server_error",
-        code="engine_unavailable",
-        retry_after_s=5.0,
+    return _unavailable(
+        "the engine has failed and is not started again; send the request to another server", "engine_unavailable"
     )
 
 
@@ -141,7 +128,7 @@ def unfinished(kind: ErrorKind | None, reason: str) -> ApiError:
         case "timeout":
             return ApiError(504, message, kind="server_error", code="request_timeout")
         case "engine":
-            return ApiError(503, message, kind="server_error", code="engine_failed", retry_after_s=2.0)
+            return _unavailable(message, "engine_failed", retry_after_s=2.0)
         case "numbers":
             return ApiError(500, message, kind="server_error", code="numbers_not_finite")
         case None:
@@ -162,8 +149,13 @@ def api_error(error: Exception) -> ApiError:
         case CapacityError():
             return overloaded(str(error))
         case EngineError():
-            return ApiError(503, str(error), kind="server_error", code="engine_unavailable", retry_after_s=5.0)
+            return _unavailable(str(error), "engine_unavailable")
         case BenthicError():
             return ApiError(500, str(error), kind="server_error")
         case _:
             return internal_error()
+
+
+def _unavailable(message: str, code: str, retry_after_s: float = 5.0) -> ApiError:
+    """Nothing is wrong with the request, but this server cannot answer it now."""
+    return ApiError(503, message, kind="server_error", code=code, retry_after_s=retry_after_s)
