@@ -14,10 +14,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from benthic.cli.command import run
 from benthic.errors import CheckpointError, ConfigError
 from benthic.models.checkpoint import convert, inspect, load_model, save_checkpoint
+from benthic.models.checkpoint.table import pieces
 from tests.checkpoint.sizes import SMALL, random_model, read_all, same_state, write_all
 
 
@@ -343,3 +345,39 @@ def test_files_that_are_only_carried_along_are_never_read(name, tmp_path):
     (folder / name).write_text("{ no JSON", encoding="utf-8")
     load_model(folder, device="cpu")
     assert (convert(folder, tmp_path / "y") / name).read_text(encoding="utf-8") == "{ no JSON"
+
+
+def test_inspecting_reports_absent_and_broken_shards(sharded, capsys):
+    whole = inspect(sharded)
+    assert whole.is_whole
+    shards = sorted(sharded.glob("*.safetensors"))
+    lost = {name for path in shards[:2] for name in load_file(path) if not name.endswith(".scale")}
+    shards[0].unlink()
+    shards[1].write_bytes(shards[1].read_bytes()[:-1])
+    found = inspect(sharded)
+    assert set(found.missing) == lost and not found.unknown and not found.misshapen
+    absent, cut = found.unusable
+    assert f"1 absent files: {shards[0].name}" in absent and shards[1].name in cut
+    # What the model is follows from config.json, whatever is there of it.
+    assert (found.parameters, found.parts) == (whole.parameters, whole.parts)
+    assert found.num_bytes == sum(t.nbytes for path in shards[2:] for t in load_file(path).values())
+    assert run(["inspect", str(sharded)]) == 1
+    printed = capsys.readouterr().out
+    assert shards[0].name in printed and shards[1].name in printed and "embed.weight" in printed
+
+
+def test_inspecting_a_folder_without_weights_reports_all_of_them_missing(folder, capsys):
+    (folder / "model.safetensors").unlink()
+    found = inspect(folder)
+    assert found.missing == tuple(piece.name for piece in pieces(SMALL)) and found.num_tensors == 0
+    assert run(["inspect", str(folder), "--json"]) == 1
+    assert "holds no weights" in json.loads(capsys.readouterr().out)["unusable"][0]
+
+
+def test_a_block_in_an_absent_shard_is_missing_and_not_left_out(sharded):
+    shards = sorted(sharded.glob("*.safetensors"))
+    for path in shards:
+        if any(name.startswith("mtp.") for name in load_file(path)):
+            path.unlink()
+    found = inspect(sharded)
+    assert found.mtp_parameters > 0 and any(name.startswith("mtp.") for name in found.missing)

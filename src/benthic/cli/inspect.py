@@ -10,6 +10,9 @@ from benthic.cli.options import BUNDLED
 if TYPE_CHECKING:
     from benthic.models.checkpoint import Inspection
 
+LONGEST_LINE = 2000
+"""Characters of one list of tensors or files: what lacks a shard may lack thousands of tensors."""
+
 
 def inspect(
     model: Annotated[
@@ -64,12 +67,14 @@ def _print_summary(found: "Inspection") -> None:
 def _print_problems(found: "Inspection") -> None:
     from benthic.models.checkpoint.listing import listing
 
-    wrong = [f"{name} {what}" for name, what in found.misshapen.items()]
-    for title, names in (("missing", listing(found.missing)), ("unknown", listing(found.unknown))):
-        if names:
-            typer.echo(f"{title:<21}{names}")
-    for text in wrong:
-        typer.echo(f"{'misshapen':<21}{text}")
+    lines = [("unusable", text) for text in found.unusable]
+    lines += [("missing", listing(found.missing)), ("unknown", listing(found.unknown))]
+    lines += [("misshapen", f"{name} {what}") for name, what in found.misshapen.items()]
+    for title, text in lines:
+        if len(text) > LONGEST_LINE:
+            text = f"{text[:LONGEST_LINE]} ... (--json names every one)"
+        if text:
+            typer.echo(f"{title:<21}{text}")
     if not found.is_whole:
         typer.echo("this folder does not load: its files do not hold the model that config.json describes")
 

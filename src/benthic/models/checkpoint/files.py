@@ -32,17 +32,19 @@ class Located(NamedTuple):
 
 
 class CheckpointFiles:
-    """Open files of one checkpoint; `tensors` maps official names (and expert stacks) to where they lie."""
+    """Open files of one checkpoint; `tensors` maps official names (and expert stacks) to where they lie.
 
-    def __init__(self, path: Path) -> None:
+    `partial`: files that are absent, cut short or contradictory are left out and named in `unusable`, not raised.
+    """
+
+    def __init__(self, path: Path, *, partial: bool = False) -> None:
         self.path = path
         self.tensors: dict[str, Located] = {}
+        self.unusable: list[str] = []
+        self._partial = partial
         self._readers: list[TensorReader] = []
         try:
-            shards, promised = _find_shards(path)
-            for shard in shards:
-                self._readers.append(TensorReader(shard))
-            self._gather(promised)
+            self._open()
         except BaseException:
             self.close()
             raise
@@ -60,6 +62,34 @@ class CheckpointFiles:
     ) -> None:
         self.close()
 
+    def _open(self) -> None:
+        shards: list[Path] = []
+        promised: dict[str, str] = {}
+        try:
+            shards, promised = _find_shards(self.path)
+        except CheckpointError as error:
+            self._leave_out(error)
+        absent = [shard.name for shard in shards if not shard.is_file()]
+        if absent:
+            self._leave_out(
+                CheckpointError(
+                    f"{self.path / INDEX_NAME} names {len(absent)} absent files: {', '.join(absent)}; each must lie in "
+                    f"{self.path}"
+                )
+            )
+        for shard in shards:
+            if shard.name not in absent:
+                try:
+                    self._readers.append(TensorReader(shard))
+                except CheckpointError as error:
+                    self._leave_out(error)
+        self._gather(promised)
+
+    def _leave_out(self, error: CheckpointError) -> None:
+        if not self._partial:
+            raise error
+        self.unusable.append(str(error))
+
     def _gather(self, promised: dict[str, str]) -> None:
         problems = []
         found: dict[str, str] = {}
@@ -74,11 +104,12 @@ class CheckpointFiles:
                     )
                 self.tensors[official] = Located(reader, entry.spec)
                 found[name] = reader.path.name
+        opened = {reader.path.name for reader in self._readers}
         for name, shard in promised.items():
-            if found.get(name) != shard:
+            if shard in opened and found.get(name) != shard:
                 problems.append(f"{INDEX_NAME} promises {name} in {shard}, which does not hold it")
         if problems:
-            raise CheckpointError(f"{self.path} contradicts itself: " + "; ".join(problems))
+            self._leave_out(CheckpointError(f"{self.path} contradicts itself: " + "; ".join(problems)))
 
 
 def _find_shards(path: Path) -> tuple[list[Path], dict[str, str]]:
@@ -111,7 +142,4 @@ def _indexed(path: Path, index: Path) -> tuple[list[Path], dict[str, str]]:
     foreign = [name for name in names if not isinstance(name, str) or Path(name).name != name]
     if foreign:
         raise CheckpointError(f"{index} names {foreign}; shards lie in the same folder, named without a path")
-    absent = [name for name in names if not (path / name).is_file()]
-    if absent:
-        raise CheckpointError(f"{index} names {len(absent)} absent files: {', '.join(absent)}; each must lie in {path}")
     return [path / name for name in names], promised

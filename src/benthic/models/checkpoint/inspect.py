@@ -49,7 +49,8 @@ class Inspection:
 
     The embedding is in `parameters` and not in `active_parameters`, since a token reads one row of it.
     `layers` counts main layers by kind; `parts` counts parameters by what they are, MTP blocks apart. `missing`,
-    `unknown` and `misshapen` name tensors of the files that do not fit config.json; such a folder does not load.
+    `unknown` and `misshapen` name tensors of the files that do not fit config.json, `unusable` says which files are
+    absent or broken; such a folder does not load.
     """
 
     name: str
@@ -66,18 +67,19 @@ class Inspection:
     missing: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()
     misshapen: dict[str, str] = field(default_factory=dict)
+    unusable: tuple[str, ...] = ()
     tensors: tuple[TensorSpec, ...]
     config: ModelConfig
 
     @property
     def is_whole(self) -> bool:
         """Whether the files hold exactly the tensors of the model."""
-        return not (self.missing or self.unknown or self.misshapen)
+        return not (self.missing or self.unknown or self.misshapen or self.unusable)
 
     def to_json(self, *, tensors: bool = False) -> dict[str, Any]:
         """Plain data for `--json`; with every tensor's name, shape, dtype and bytes if asked."""
         out = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("tensors", "config")}
-        out |= {"missing": list(self.missing), "unknown": list(self.unknown)}
+        out |= {"missing": list(self.missing), "unknown": list(self.unknown), "unusable": list(self.unusable)}
         out["config"] = self.config.to_json()
         if tensors:
             out["tensors"] = [
@@ -90,10 +92,10 @@ class Inspection:
 def inspect(name_or_path: str | Path) -> Inspection:
     """Describes a released model by name, the bundled one, or a checkpoint folder by its headers.
 
-    Tensors that do not fit config.json are named in the result, not raised.
+    Tensors that do not fit config.json, absent and broken files are named in the result, not raised.
 
     Raises:
-        CheckpointError: the folder or its files cannot be read.
+        CheckpointError: there is no such folder and no such model.
         ConfigError: config.json describes no model that can be built.
     """
     if not str(name_or_path):
@@ -110,11 +112,17 @@ def inspect(name_or_path: str | Path) -> Inspection:
         return _inspection(key, config, tensor_table(config))
     folder = resolve(name_or_path)
     config = ModelConfig.from_json(folder)
-    with CheckpointFiles(folder) as files:
+    with CheckpointFiles(folder, partial=True) as files:
         match = match_files(files, config)
         specs = tuple(located.spec for located in files.tensors.values())
     found = _inspection(str(name_or_path), match.config, specs)
-    return replace(found, missing=match.missing, unknown=match.unexpected, misshapen=dict(match.misshapen))
+    return replace(
+        found,
+        missing=match.missing,
+        unknown=match.unexpected,
+        misshapen=dict(match.misshapen),
+        unusable=tuple(files.unusable),
+    )
 
 
 def _inspection(name: str, config: ModelConfig, specs: tuple[TensorSpec, ...]) -> Inspection:

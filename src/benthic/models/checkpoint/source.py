@@ -90,7 +90,8 @@ def match_files(files: CheckpointFiles, config: ModelConfig) -> FileMatch:
     if config.is_latent:
         count = config.num_hidden_layers
         tensors = {latent_house_name(name, count): located for name, located in tensors.items()}
-    if config.num_nextn_predict_layers and not any(name.startswith("mtp.") for name in tensors):
+    has_mtp = any(name.startswith("mtp.") for name in tensors)
+    if config.num_nextn_predict_layers and not has_mtp and not files.unusable:
         # transformers never writes the MTP block, though its config.json still counts it.
         config = replace(config, num_nextn_predict_layers=0)
     matcher = _Matcher(tensors, config)
@@ -169,6 +170,7 @@ class _Matcher:
             turn = part.expert * halves + part.half
         elif name not in self.tensors:
             self.missing.append(piece.name)
+            self.used.add(scale_name(piece.name))  # scales in another shard are no surprise
             return None
         self.used.add(name)
         shape = (*lead, rows, *piece.shape[1:])
