@@ -54,10 +54,10 @@ def family_model(name: str, seed: int = 3) -> Transformer:
     return fresh_model(name, seed).freeze()
 
 
-def fresh_model(name: str, seed: int = 3) -> Transformer:
-    """A model of a family, not frozen yet."""
+def fresh_model(name: str, seed: int = 3, config: ModelConfig | None = None) -> Transformer:
+    """A model of a family, not frozen yet; `config` in place of the family's small one."""
     prepare_products(1)
-    model = dummy_model(CONFIGS[name], seed=seed, device="cpu")
+    model = dummy_model(config or CONFIGS[name], seed=seed, device="cpu")
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim >= 2:
