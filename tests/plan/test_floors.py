@@ -5,11 +5,12 @@ import re
 import pytest
 
 from benthic.plan.fit import Fit, fits
-from benthic.plan.floors import Floors, Step, touched_share
+from benthic.plan.floors import Floors, Step
 from benthic.plan.hardware import DEVICES, Machine, Source, parse_machine
 from benthic.plan.outcome import outcome
 from benthic.plan.sizing import Sizing, formats_for, size
 from benthic.plan.subject import subject
+from benthic.plan.weights import touched_share
 
 
 def sizing(name: str, weights: str = "official") -> Sizing:

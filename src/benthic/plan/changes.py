@@ -35,13 +35,14 @@ def changes(before: Outcome) -> tuple[Change, ...]:
     ]
     found += [
         Change(
-            f"{count} devices",
+            f"{count} devices" if count > 1 else "1 device",
             outcome(sizing, Machine(machine.device, count), before.source, before.context, before.concurrency),
         )
         for count in (machine.num_devices // 2, 2 * machine.num_devices)
         if count
     ]
-    found.append(_asked(before, f"contexts of {tokens_text(before.context // 4)}", context=before.context // 4))
+    if shorter := before.context // 4:
+        found.append(_asked(before, f"contexts of {tokens_text(shorter)}", context=shorter))
     found.append(_asked(before, f"{4 * before.concurrency} conversations", concurrency=4 * before.concurrency))
     return tuple(found)
 
@@ -51,7 +52,7 @@ def _asked(before: Outcome, choice: str, *, context: int | None = None, concurre
         before.sizing,
         before.machine,
         before.source,
-        max(1, before.context if context is None else context),
+        before.context if context is None else context,
         before.concurrency if concurrency is None else concurrency,
     )
     return Change(choice, after)
@@ -59,9 +60,11 @@ def _asked(before: Outcome, choice: str, *, context: int | None = None, concurre
 
 def _other_formats(sizing: Sizing) -> Iterator[tuple[str, Sizing]]:
     subject, formats = sizing.subject, sizing.formats
+    seen = {sizing.weight_bytes}
     for weights in WEIGHTS:
         other = size(subject, replace(formats, weights=weights))
-        if other.weight_bytes != sizing.weight_bytes:
+        if other.weight_bytes not in seen:
+            seen.add(other.weight_bytes)
             yield f"{weights} weights", other
     if has_official_cache(subject.config):
         cache: CacheFormat = "bf16" if formats.cache == "official" else "official"
@@ -86,9 +89,11 @@ def _room(before: Outcome, after: Outcome) -> str:
         return after.words
     if before.best is None:
         return f"it fits ({after.best.name}), conversations that fit: {after.conversations:,}"
-    if after.conversations == before.conversations:
+    if after.best.name == before.best.name and after.conversations == before.conversations:
         return f"conversations that fit: {after.conversations:,}, as before"
-    return f"conversations that fit: {after.conversations:,} instead of {before.conversations:,}"
+    same = after.best.name == before.best.name
+    new_name, old_name = ("", "") if same else (f" ({after.best.name})", f" ({before.best.name})")
+    return f"conversations that fit: {after.conversations:,}{new_name} instead of {before.conversations:,}{old_name}"
 
 
 def _step(before: Outcome, after: Outcome) -> Iterator[str]:
@@ -97,9 +102,10 @@ def _step(before: Outcome, after: Outcome) -> Iterator[str]:
     text = f"a step of {after.decode.conversations:.0f} >= {seconds_text(after.decode.floor_s)}"
     if before.decode is None:
         yield text
-        return
-    ratio = after.decode.floor_s / before.decode.floor_s
-    yield f"{text}, {ratio:.2f} times as long"
-    is_draft = before.sizing.formats.draft == "none" and after.sizing.formats.draft == "mtp"
-    if is_draft and after.decode.conversations == before.decode.conversations:
-        yield f"pays once more than {max(0.0, ratio - 1):.0%} of drafts are accepted"
+    elif after.decode.conversations != before.decode.conversations:
+        yield f"{text}, tokens/s <= {after.tokens_per_s:,.0f} instead of {before.tokens_per_s:,.0f}"
+    else:
+        ratio = after.decode.floor_s / before.decode.floor_s
+        yield f"{text}, {ratio:.2f} times as long"
+        if (before.sizing.formats.draft, after.sizing.formats.draft) == ("none", "mtp"):
+            yield f"pays once more than {max(0.0, ratio - 1):.0%} of drafts are accepted"

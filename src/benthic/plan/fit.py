@@ -89,7 +89,7 @@ def fit_of(
 def least_devices(
     config: ModelConfig, held: tuple[Holding, ...], state: State, device: Device, context: int
 ) -> Fit | None:
-    """The smallest group that holds the weights and one such conversation; None: none of up to 512 does."""
+    """The smallest group of 1, 2, 4 ... 512 that holds the weights and one such conversation; None: none does."""
     for size in range(1, MOST_DEVICES + 1):
         ways = [
             fit_of(config, held, state, device, layout, size, 1, context)

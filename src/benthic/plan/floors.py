@@ -13,7 +13,7 @@ from benthic.plan.fit import Fit, device_bytes
 from benthic.plan.hardware import Format, Machine, Source
 from benthic.plan.lookups import Work
 from benthic.plan.state import PASS_ROWS
-from benthic.plan.weights import Holding
+from benthic.plan.weights import Holding, touched_share
 
 COMBINE_BYTES = 2
 """Bytes of a number that comes back from an expert: bf16."""
@@ -146,11 +146,6 @@ class Floors:
 
     def _expert_format(self) -> Format:
         return next(product_format(item) for item in self.held if item.part == "routed experts")
-
-
-def touched_share(config: ModelConfig, rows: float) -> float:
-    """Share of a layer's experts that `rows` tokens reach, if every expert is as likely as the others."""
-    return 1 - (1 - config.num_experts_per_tok / config.n_routed_experts) ** rows
 
 
 def _times(works: Iterable[Work], count: float) -> list[Work]:

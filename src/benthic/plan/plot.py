@@ -31,7 +31,8 @@ def plot(plan: Plan, path: Path) -> None:
         _draw(right, flops, flops_text)
         figure.suptitle(_title(plan), x=0.01, ha="left", fontsize=13, fontweight="bold")
         figure.supxlabel(_source(plan), x=0.01, ha="left", fontsize=8, color=GREY)
-        figure.savefig(path, dpi=150, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))
+        # Without the date, the same plan gives the same file.
+        figure.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def _title(plan: Plan) -> str:
@@ -44,7 +45,7 @@ def _title(plan: Plan) -> str:
 def _source(plan: Plan) -> str:
     """What the lines are, and where they end."""
     models = [plan.sizing.costs, *(comparison.other for comparison in plan.comparisons)]
-    text = "Reckoned from config.json by `benthic plan`; nothing is measured."
+    text = "Reckoned from config.json by `benthic plan`; nothing is measured. Labels give values at 1M tokens."
     limits = [f"{model.name} {tokens_text(model.max_context)}" for model in models if model.max_context < LONGEST]
     return f"{text} Dotted: beyond what the model was made for ({', '.join(limits)})." if limits else text
 

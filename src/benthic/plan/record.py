@@ -4,13 +4,15 @@ from dataclasses import asdict
 from typing import Any
 
 from benthic.plan.compare import Comparison
-from benthic.plan.costs import Costs, equivalent, merged, total
+from benthic.plan.costs import equivalent, merged, total
 from benthic.plan.fit import Fit
 from benthic.plan.floors import Step
 from benthic.plan.lookups import Work
 from benthic.plan.notes import notes
 from benthic.plan.outcome import Outcome
 from benthic.plan.plan import MachinePlan, Plan
+from benthic.plan.sizing import Sizing
+from benthic.plan.traffic import decode_traffic, prefill_traffic
 
 
 def record(plan: Plan) -> dict[str, Any]:
@@ -31,7 +33,9 @@ def record(plan: Plan) -> dict[str, Any]:
             "bytes": sizing.weight_bytes,
             "parts": [asdict(item) for item in sizing.held],
         },
-        "computation": {str(context): _computation(costs, context) for context in choices.contexts},
+        "computation": {
+            str(context): _computation(sizing, context, choices.concurrency) for context in choices.contexts
+        },
         "state": {
             "token_bytes": sizing.state.token_bytes,
             "fixed_bytes": sizing.state.fixed_bytes,
@@ -46,12 +50,14 @@ def record(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _computation(costs: Costs, context: int) -> dict[str, Any]:
-    decode, prefill = costs.decode(context), costs.prefill(context)
+def _computation(sizing: Sizing, context: int, concurrency: int) -> dict[str, Any]:
+    costs = sizing.costs
     return {
-        "decode": _works(decode),
-        "prefill_mean": _works(prefill),
-        "state_read_bytes": costs.read_bytes(context),
+        "decode": {
+            **_works(costs.decode(context)),
+            "bytes": decode_traffic(sizing, context, concurrency),
+        },
+        "prefill_mean": {**_works(costs.prefill(context)), "bytes": prefill_traffic(sizing, context)},
     }
 
 

@@ -10,6 +10,7 @@ from benthic.plan.notes import notes
 from benthic.plan.outcome import Outcome
 from benthic.plan.plan import MachinePlan, Plan
 from benthic.plan.text import table, wrapped
+from benthic.plan.traffic import decode_traffic, prefill_traffic
 from benthic.plan.units import bytes_text, count_text, flops_text, percent_text, seconds_text, tokens_text
 from benthic.plan.weights import PARTS
 
@@ -68,12 +69,25 @@ def _computation(plan: Plan) -> list[str]:
         rows.append([part, form, *map(_giga, cells)])
     rows.append(["all", "", *(_giga(total(column)) for column in columns)])
     rows.append(["all, FP8-equivalent", "", *(_giga(equivalent(column)) for column in columns)])
-    reads = (bytes_text(costs.read_bytes(context)) for context in contexts)
-    rows.append(["state that it reads", "", *reads, *("" for _ in contexts)])
     return [
         "2  COMPUTATION (at N: the token that makes the context N; 0-N: the mean over a prompt of N)",
         *table(rows, left=2),
+        "",
+        *_traffic(plan, names),
     ]
+
+
+def _traffic(plan: Plan, names: list[str]) -> list[str]:
+    """Bytes of one token, weights shared among those of its pass."""
+    sizing, choices = plan.sizing, plan.choices
+    columns = [decode_traffic(sizing, context, choices.concurrency) for context in choices.contexts]
+    columns += [prefill_traffic(sizing, context) for context in choices.contexts]
+    head = f"bytes of one token, {choices.concurrency} decoded at once"
+    rows = [[head, *(f"at {name}" for name in names), *(f"0-{name}" for name in names)]]
+    for part in dict.fromkeys(part for column in columns for part in column):
+        rows.append([part, *(bytes_text(column.get(part, 0.0)) for column in columns)])
+    rows.append(["all", *(bytes_text(sum(column.values())) for column in columns)])
+    return table(rows)
 
 
 def _giga(flops: float) -> str:

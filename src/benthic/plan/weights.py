@@ -96,6 +96,11 @@ def active_parameters(held: tuple[Holding, ...]) -> float:
     return sum(item.active_parameters for item in held if item.part != "MTP")
 
 
+def touched_share(config: ModelConfig, rows: float) -> float:
+    """Share of a layer's experts that `rows` tokens reach, if every expert is as likely as the others."""
+    return 1 - (1 - config.num_experts_per_tok / config.n_routed_experts) ** rows
+
+
 def _counted(config: ModelConfig) -> Iterator[tuple[Piece, int]]:
     """Every piece and how often; the routed experts of a layer are alike, so the first stands for all."""
     for piece in pieces(config):
