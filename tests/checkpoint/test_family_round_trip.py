@@ -9,7 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.quantizers import quantizer_finegrained_fp8
 
-from benthic.models.checkpoint import convert, dummy_model, load_model, save_checkpoint, tensor_table
+from benthic.errors import CheckpointError
+from benthic.models.checkpoint import convert, dummy_model, inspect, load_model, save_checkpoint, tensor_table
 from benthic.models.checkpoint.names import latent_file_name
 from benthic.models.checkpoint.table import pieces
 from benthic.models.config import ModelConfig
@@ -156,3 +157,26 @@ def test_a_block_that_transformers_did_not_save_is_left_out(tmp_path):
     write_all({name: t for name, t in read_all(folder).items() if not name.startswith(behind)}, folder)
     loaded = load_model(folder, device="cpu")
     assert loaded.config == replace(model.config, num_nextn_predict_layers=0)
+
+
+def test_what_does_not_fit_is_named_as_the_files_spell_it(tmp_path):
+    model = random_model(config_of("deepseek_v32", mtp=1, weights="fp8"))
+    folder, last = save_checkpoint(model, tmp_path / "x"), model.config.num_hidden_layers
+    tensors = read_all(folder)
+    names = {
+        "missing": [f"model.layers.{last}.shared_head.norm.weight", "model.layers.1.self_attn.o_proj.weight_scale_inv"],
+        "unknown": [f"model.layers.{last + 1}.eh_proj.weight", "model.layers.0.mlp.gate_proj.bias"],
+        "misshapen": ["model.layers.0.self_attn.indexer.k_norm.bias", f"model.layers.{last}.mlp.gate.weight"],
+    }
+    for name in names["missing"]:
+        del tensors[name]
+    for name in names["unknown"]:
+        tensors[name] = torch.zeros(3)
+    for name in names["misshapen"]:
+        tensors[name] = tensors[name][:3].clone()
+    write_all(tensors, folder)
+    found = inspect(folder)
+    assert {kind: sorted(getattr(found, kind)) for kind in names} == {kind: sorted(names[kind]) for kind in names}
+    with pytest.raises(CheckpointError) as error:
+        load_model(folder, device="cpu")
+    assert all(name in str(error.value) for kind in names for name in names[kind])

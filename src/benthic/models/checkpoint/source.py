@@ -16,7 +16,7 @@ from benthic.models.checkpoint.files import CheckpointFiles, Located
 from benthic.models.checkpoint.listing import listing
 from benthic.models.checkpoint.names import expert_slice, is_ignored, latent_house_name, scale_name
 from benthic.models.checkpoint.piece import Piece
-from benthic.models.checkpoint.table import BLOCK, Storage, pieces, scale_shape
+from benthic.models.checkpoint.table import BLOCK, Storage, file_names, pieces, scale_shape
 from benthic.models.config import ModelConfig
 
 _PLAIN: dict[str, Storage] = {"BF16": "bf16", "F32": "fp32", "F16": "fp32", "F64": "fp32"}
@@ -64,7 +64,7 @@ class FileMatch:
     """How files and the model of their config.json fit together, by headers alone.
 
     `config` says what the files hold (perhaps without MTP blocks), `found` where. `missing` and `unexpected` are names
-    of tensors, `misshapen` says what is wrong with those that have another shape or dtype than they must.
+    of tensors as the files spell them, `misshapen` says what is wrong with those of another shape or dtype.
     """
 
     config: ModelConfig
@@ -96,9 +96,14 @@ def match_files(files: CheckpointFiles, config: ModelConfig) -> FileMatch:
         config = replace(config, num_nextn_predict_layers=0)
     matcher = _Matcher(tensors, config)
     places = {piece.name: matcher.find(piece) for piece in pieces(config)}
-    unexpected = [name for name in tensors if name not in matcher.used and not is_ignored(name)]
     found = {name: place for name, place in places.items() if place is not None}
-    return FileMatch(config, found, tuple(matcher.missing), tuple(unexpected), matcher.wrong)
+    return FileMatch(
+        config,
+        found,
+        missing=tuple(map(file_names("official", config), matcher.missing)),
+        unexpected=tuple(t.spec.name for name, t in tensors.items() if not matcher.expects(name)),
+        misshapen={tensors[name].spec.name: what for name, what in matcher.wrong.items()},
+    )
 
 
 class FileSource:
@@ -158,6 +163,10 @@ class _Matcher:
         self.used: set[str] = set()
         self.missing: list[str] = []
         self.wrong: dict[str, str] = {}
+
+    def expects(self, name: str) -> bool:
+        """Whether a tensor of that name may be there, once every piece was looked for."""
+        return name in self.used or is_ignored(name)
 
     def find(self, piece: Piece) -> _Found | None:
         part = expert_slice(piece.name)

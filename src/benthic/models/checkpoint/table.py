@@ -101,7 +101,7 @@ def scale_shape(form: Storage, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def place(piece: Piece, form: Storage, layout: Layout, config: ModelConfig) -> Place:
     """Where a piece lies in files of that layout, by the names in the file."""
-    rename = _file_names(layout, config)
+    rename = file_names(layout, config)
     part = expert_slice(piece.name)
     if part is None or layout == "official" or form in ("fp4", "fp8") or piece.name.startswith("mtp."):
         # Quantised experts stay single in both layouts: transformers decodes them only so.
@@ -115,7 +115,8 @@ def scale_dtype(config: ModelConfig) -> str:
     return "F32" if config.is_latent else "F8_E8M0"
 
 
-def _file_names(layout: Layout, config: ModelConfig) -> Callable[[str], str]:
+def file_names(layout: Layout, config: ModelConfig) -> Callable[[str], str]:
+    """From the house's name of a tensor to that of files; V2 and V3 have the same one in both layouts."""
     if config.is_latent:
         return partial(latent_file_name, num_layers=config.num_hidden_layers)
     return transformers_name if layout == "hf" else str
