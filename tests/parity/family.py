@@ -60,22 +60,25 @@ _NAMES = {
 
 
 def random_family_sizes(family: str, seed: int) -> dict[str, Any]:
-    """A config.json of a small model; at least 16 index heads, since fewer tie at zero (model.md 2.6)."""
+    """A config.json of a small model; at least 16 index heads, since fewer tie at zero (model.md 2.6).
+
+    What changes the shape of the computation goes round with the seed; sizes are drawn.
+    """
     pick = random.Random(f"{family} {seed}")
     layers = pick.randint(2, 4)
-    groups, group_size = pick.choice([1, 2, 4]), pick.choice([2, 4])
+    groups, group_size = (4, 1, 2, 4)[seed % 4], pick.choice([2, 4])
     experts = groups * group_size
     kept_groups = pick.randint(1, groups)
-    has_yarn = pick.random() < 0.7
+    has_yarn, has_query_latent = seed % 3 != 2, seed % 2 == 0 or family == "deepseek_v32"
     sizes: dict[str, Any] = {
         "model_type": family,
         "vocab_size": pick.choice([97, 160, 256]),
         "hidden_size": pick.choice([32, 64, 96]),
         "num_hidden_layers": layers,
-        "first_k_dense_replace": pick.randint(0, layers - 1),
+        "first_k_dense_replace": seed % layers,
         "intermediate_size": pick.choice([48, 80]),
         "num_attention_heads": pick.choice([2, 4, 8]),
-        "q_lora_rank": None if family != "deepseek_v32" and pick.random() < 0.4 else pick.choice([24, 48]),
+        "q_lora_rank": pick.choice([24, 48]) if has_query_latent else None,
         "kv_lora_rank": pick.choice([16, 32, 48]),
         "qk_nope_head_dim": pick.choice([8, 16, 24]),
         "qk_rope_head_dim": pick.choice([8, 16]),
@@ -84,7 +87,7 @@ def random_family_sizes(family: str, seed: int) -> dict[str, Any]:
         "max_position_embeddings": 8192,
         "moe_intermediate_size": pick.choice([16, 32, 40]),
         "n_routed_experts": experts,
-        "n_shared_experts": pick.choice([1, 2]),
+        "n_shared_experts": 1 + seed // 2 % 2,
         "num_experts_per_tok": pick.randint(1, min(4, kept_groups * group_size)),
         "routed_scaling_factor": pick.choice([1.0, 2.5]),
         "n_group": groups,
@@ -110,12 +113,17 @@ def random_family_sizes(family: str, seed: int) -> dict[str, Any]:
     return sizes
 
 
-@torch.no_grad()
-def random_family_model(sizes: dict[str, Any], seed: int) -> PreTrainedModel:
-    """transformers' model of these sizes in float32; no tensor is trivial, logits have scale 5."""
+def empty_family_model(sizes: dict[str, Any]) -> PreTrainedModel:
+    """transformers' model of these sizes in float32."""
     config_class, model_class = _THEIRS[sizes["model_type"]]
     model = model_class._from_config(config_class(**sizes), attn_implementation="eager", experts_implementation="eager")
-    model = model.float().eval()
+    return model.float().eval()
+
+
+@torch.no_grad()
+def random_family_model(sizes: dict[str, Any], seed: int) -> PreTrainedModel:
+    """The same with weights: no tensor is trivial, logits have scale 5."""
+    model = empty_family_model(sizes)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)

@@ -35,7 +35,8 @@ def head_attention(
         workspace_bytes: bound of the temporaries that grow with the context. One tile is the least.
 
     Returns:
-        [R, H, dv] in the query's dtype. Dummy rows hold some finite value. A row's bits depend on its own keys only.
+        [R, H, dv] in the query's dtype. Dummy rows hold some finite value, and so does a row without any key: zeros.
+        A row's bits depend on its own keys only.
         Backward keeps the inputs alone and attends again.
     """
     require_reference(impl, "head_attention")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benthic.kernels.precision import product_dtype, wide
 from benthic.kernels.sparse_attention.addresses import hidden_keys, read_blocks
-from benthic.kernels.sparse_attention.reference import fold_blocks
+from benthic.kernels.sparse_attention.reference import NO_SINK, fold_blocks
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 
@@ -28,9 +28,11 @@ def attend_heads_ref(query: Tensor, keys_values: Tensor, tiles: KeyTiles, scale:
     keys, values = rows.split([key_dim, rows.shape[-1] - key_dim], dim=-1)
     scores = wide(torch.matmul(q, keys.transpose(2, 3)))[:, :, :per_tile] * scale
     scores = scores + hidden_keys(tiles, whole, picks).to(scores.dtype)[:, None]
-    weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+    top = scores.amax(-1, keepdim=True).clamp(min=NO_SINK)
+    weights = torch.exp(scores - top)
     by_block = weights.unflatten(-1, (-1, BLOCK))  # [n, H, Q, B, 64]
-    total = fold_blocks(by_block.sum(-1), 3)
+    # Zero beside any key, one where a row has none: its output is then zeros.
+    total = fold_blocks(by_block.sum(-1), 3) + torch.exp(NO_SINK - top[..., 0])
     p = F.pad(by_block.to(query.dtype).to(exact).transpose(2, 3), (0, 0, 0, BLOCK - per_tile))
     sums = fold_blocks(torch.matmul(p, values.unflatten(2, (-1, BLOCK))), 2)[:, :, :per_tile]
     output = wide(sums) / total[..., None]
