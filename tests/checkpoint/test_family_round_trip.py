@@ -30,14 +30,18 @@ EVEN = {
     "intermediate_size": 256,
     "moe_intermediate_size": 128,
 }
+SEEDS = {"deepseek_v2": 7, "deepseek_v3": 4, "deepseek_v32": 3}
 
 
 def config_of(family: str, *, mtp: int = 0, weights: str = "bf16", scales: str = "ue8m0") -> ModelConfig:
-    """A small model of a family: groups, a dense layer and YaRN included."""
-    sizes = random_family_sizes(family, 0) | EVEN
+    """A small model of a family with groups, dense layers and YaRN; queries without a latent in V2."""
+    sizes = random_family_sizes(family, SEEDS[family]) | EVEN
+    if family == "deepseek_v2":
+        sizes |= {"q_lora_rank": None}
     if family == "deepseek_v32":
         sizes |= {"index_head_dim": 64, "index_n_heads": 16}
     config = ModelConfig.from_json(sizes)
+    assert config.n_group > 1 and config.first_k_dense_replace and config.rope_scaling
     return replace(config, num_nextn_predict_layers=mtp, weight_dtype=weights, expert_dtype=weights, scale_dtype=scales)
 
 
@@ -107,9 +111,9 @@ def test_our_quantised_files_load_in_transformers_whole_with_the_same_values(fam
         assert torch.equal(theirs[name].float(), tensor.to(theirs[name].dtype).float()), name
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_what_transformers_saves_loads_here_whole_with_the_same_values(family, tmp_path):
-    theirs = random_family_model(random_family_sizes(family, 1), 1)
+@pytest.mark.parametrize(("family", "seed"), list(product(FAMILIES, (1, 3, 5, 6))))
+def test_what_transformers_saves_loads_here_whole_with_the_same_values(family, seed, tmp_path):
+    theirs = random_family_model(random_family_sizes(family, seed), seed)
     theirs.save_pretrained(tmp_path)
     state = load_model(tmp_path, device="cpu").state_dict()
     expected = {our_name(name): tensor for name, tensor in theirs.state_dict().items()}

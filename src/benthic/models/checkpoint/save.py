@@ -25,7 +25,8 @@ def save_checkpoint(
         model: its parameters and buffers are read, one piece at a time.
         directory: new, empty, or a checkpoint to replace (in one step; its other files stay).
         layout: "official" names, one tensor an expert; or "hf", transformers' names, experts stacked unless they are
-            quantised. Both load in transformers; MTP blocks keep official names in both.
+            quantised. Both load in transformers, which has no MTP block: V4's keep their official names in both, those
+            of V2 and V3 (official names are transformers' there) are the layers after the last.
         weights: "official" rounds matrices to FP8 in 128x128 blocks, routed experts to `config.expert_dtype`, and
             norms, embedding and head to BF16; "fp8" likewise with FP8 experts; "bf16"; "fp32" loses nothing.
         companions: files to copy beside the weights, a tokenizer's for instance.
