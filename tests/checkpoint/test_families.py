@@ -106,6 +106,10 @@ def test_derived_sizes_are_those_of_the_papers():
     assert unequal.rope_amplitude == pytest.approx(1.3688879 / 1.1844440)
     neither = replace(V3, rope_scaling=replace(V3.rope_scaling, mscale=None, mscale_all_dim=None))
     assert neither.rope_amplitude == pytest.approx(1.3688879) and neither.softmax_scale == 192**-0.5
+    one = replace(V3, rope_scaling=replace(V3.rope_scaling, mscale=0.5, mscale_all_dim=None))
+    assert one.rope_amplitude == pytest.approx(1.1844440) and one.softmax_scale == 192**-0.5
+    other = replace(V3, rope_scaling=replace(V3.rope_scaling, mscale=None, mscale_all_dim=1.0))
+    assert other.rope_amplitude == 1 and other.softmax_scale == V3.softmax_scale
 
 
 WRONG = {

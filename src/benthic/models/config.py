@@ -145,13 +145,16 @@ class ModelConfig:
 
     @property
     def rope_amplitude(self) -> float:
-        """Factor of cos and sin (family.md 3): 1 in every released model."""
+        """Factor of cos and sin (family.md 3): 1 in every released model.
+
+        As in the official code, an absent mscale is 1 and an absent mscale_all_dim 0; transformers differs where only
+        one of the two is given.
+        """
         yarn = self.rope_scaling
         if not self.is_latent or yarn is None:
             return 1.0
-        if yarn.mscale and yarn.mscale_all_dim:
-            return _yarn_mscale(yarn.factor, yarn.mscale) / _yarn_mscale(yarn.factor, yarn.mscale_all_dim)
-        return _yarn_mscale(yarn.factor, 1.0)
+        mscale = 1.0 if yarn.mscale is None else yarn.mscale
+        return _yarn_mscale(yarn.factor, mscale) / _yarn_mscale(yarn.factor, yarn.mscale_all_dim or 0.0)
 
     @property
     def layers(self) -> tuple[LayerSpec, ...]:
