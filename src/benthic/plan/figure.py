@@ -125,7 +125,7 @@ def _room(plan: Plan) -> tuple[tuple[str, float], ...]:
         if best is not None:
             devices = best.num_groups * (best.num_devices if best.layout == "EP" else 1)
             room = best.room_bytes * devices / plan.choices.concurrency
-            found.append((f"room for each of {plan.choices.concurrency} on {machine.machine.name} ({best.name})", room))
+            found.append((f"room for each of {plan.choices.concurrency}, {machine.machine.name}", room))
     return tuple(found)
 
 

@@ -1,6 +1,7 @@
 """Draws a plan's figure with matplotlib: log axes, units at the ticks, every line named at its end."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,18 +61,8 @@ def _draw(axes: Any, panel: Panel, unit: Any) -> None:
     shown = [(label, level) for label, level in panel.levels if low <= level <= 4 * high]
     high = max([high, *(level for _, level in shown)])
     axes.set_ylim(low / 1.6, high * 1.6)
-    for label, level in shown:
-        axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (1, 2)))
-        axes.annotate(
-            label,
-            (SHORTEST, level),
-            (2, 3),
-            textcoords="offset points",
-            color=GREY,
-            fontsize=9,
-            zorder=5,
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
-        )
+    for _, level in shown:
+        axes.axhline(level, color=GREY, linewidth=1, linestyle=(0, (6, 3)))
     axes.set_xlim(SHORTEST, LONGEST)
     ticks = [1 << power for power in range(12, 21, 2)]
     axes.set_xticks(ticks, [tokens_text(tick) for tick in ticks])
@@ -82,7 +73,7 @@ def _draw(axes: Any, panel: Panel, unit: Any) -> None:
     axes.grid(which="major", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    _labels(axes, panel, unit)
+    _labels(axes, panel, shown, unit)
 
 
 def _curve(axes: Any, line: Line, colour: str) -> None:
@@ -97,26 +88,37 @@ def _curve(axes: Any, line: Line, colour: str) -> None:
         axes.plot(line.contexts[start:], line.values[start:], color=colour, linewidth=width, linestyle=":")
 
 
-def _labels(axes: Any, panel: Panel, unit: Any) -> None:
+@dataclass(frozen=True, slots=True)
+class _Label:
+    text: str
+    value: float
+    colour: str
+    weight: str = "normal"
+
+
+def _labels(axes: Any, panel: Panel, levels: list[tuple[str, float]], unit: Any) -> None:
     """At the right ends, moved apart where they would touch; each says its value at the longest context."""
+    labels = [
+        _Label(line.label, line.values[-1], COLOURS[index % len(COLOURS)], "normal" if line.is_part else "bold")
+        for index, line in enumerate(panel.lines)
+    ]
+    labels += [_Label(name, level, GREY) for name, level in levels]
     low, high = (math.log(edge) for edge in axes.get_ylim())
-    ends = [(math.log(max(line.values[-1], 1e-30)) - low) / (high - low) for line in panel.lines]
-    places = spread(ends, LABEL_GAP, 0.0, 1.0)
-    for index, (line, end, place) in enumerate(zip(panel.lines, ends, places, strict=True)):
-        colour = COLOURS[index % len(COLOURS)]
+    ends = [(math.log(max(label.value, 1e-30)) - low) / (high - low) for label in labels]
+    for label, end, place in zip(labels, ends, spread(ends, LABEL_GAP, 0.0, 1.0), strict=True):
         axes.annotate(
-            f"{line.label}: {unit(line.values[-1])}",
+            f"{label.text}: {unit(label.value)}",
             (1.0, end),
             (1.03, place),
             xycoords="axes fraction",
             textcoords="axes fraction",
             va="center",
-            color=colour,
-            fontweight="normal" if line.is_part else "bold",
+            color=label.colour,
+            fontweight=label.weight,
             annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
-                "color": colour,
+                "color": label.colour,
                 "linewidth": 0.6,
                 "shrinkA": 1,
                 "shrinkB": 0,
