@@ -8,7 +8,7 @@ import torch
 from timing import main
 
 from benthic.kernels.index_scores import index_scores, pick_entries
-from benthic.kernels.sparse_attention.cases import index_inputs, make_pass
+from benthic.kernels.sparse_attention.cases import index_inputs, make_latent_pass, make_pass
 
 Case = tuple[str, Callable[..., Any], int, int]
 HEADS, DIM, TOP_K = 16, 32, 64
@@ -24,6 +24,11 @@ def cases(rows: int, device: torch.device) -> Iterator[Case]:
         yield f"scores at {context}", partial(_all_groups, index_scores, where.plan.groups, given), moved, work
         choose = partial(pick_entries, k=TOP_K)
         yield f"picks at {context}", partial(_all_groups, choose, where.plan.groups, given), moved, work
+    context = max(16384, rows)
+    where = make_latent_pass([(0, context - rows, rows)], longest=context, page=128)
+    given = index_inputs(where, heads=HEADS, dim=DIM)
+    choose = partial(_all_groups, partial(pick_entries, k=2048), where.plan.groups, given)
+    yield f"picks of tokens {context}", choose, context * 4 * (DIM + rows), 2 * rows * HEADS * DIM * context
 
 
 def _all_groups(op: Callable[..., Any], groups: Any, given: dict[str, Any], impl: str) -> None:

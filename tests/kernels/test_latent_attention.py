@@ -133,7 +133,8 @@ def test_single_rows_of_many_heads_have_the_bits_of_tiles_whichever_way_they_go(
     def is_sparse(tiles: KeyTiles, kept: Tensor | None) -> bool:
         return op._is_sparse(tiles, kept, given["query"], 1 << 28)
 
-    ways = {is_sparse(tiles, kept) for tiles, kept in op._calls(apart.plan, picks, is_sparse)}
+    groups = list(zip(apart.plan.groups, picks or [None], strict=True))
+    ways = {is_sparse(tiles, kept) for tiles, kept in op._in_parts(groups, is_sparse, given["query"])}
     assert ways == {False, True}
     got = sparse_attention(**(given | {"query": given["query"][rows], "plan": apart.plan}), picks=picks)
     assert torch.equal(got, expected[rows])

@@ -16,6 +16,7 @@ from benthic.kernels.sparse_attention.addresses import Keys, read_blocks
 from benthic.kernels.sparse_attention.reference import pieces_of
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 from benthic.kernels.sparse_attention.visibility_cpu import show_keys
+from benthic.kernels.sparse_attention.workspace import CACHED_BYTES
 
 
 def attend_tiles_cpu(
@@ -66,8 +67,7 @@ def attend_tiles_cpu(
             del scores
             if query.dtype != torch.float32:
                 weights = wide(weights.to(query.dtype))
-            partial = torch.bmm(weights, blocks.view(num_tiles * num_blocks, BLOCK, dim)[..., :value_dim])
-            _fold(partial.data_ptr(), output.data_ptr(), num_tiles, num_blocks, rows, value_dim)
+            _add_values(weights, blocks.view(num_tiles * num_blocks, BLOCK, dim)[..., :value_dim], output, num_tiles)
     _divide(
         top.data_ptr(),
         sink.data_ptr(),
@@ -78,6 +78,24 @@ def attend_tiles_cpu(
         value_dim,
     )
     return output if query.dtype == torch.float32 else output.to(query.dtype)
+
+
+def _add_values(weights: Tensor, values: Tensor, output: Tensor, num_tiles: int) -> None:
+    """Adds weights [n * p, Q*H, 64] times values [n * p, 64, dv] to outputs [n*Q, H, dv], some blocks at a time."""
+    count, rows, _ = weights.shape
+    num_blocks, width = count // num_tiles, values.shape[-1]
+    few = max(4, CACHED_BYTES // (4 * rows * width) // 4 * 4)
+    if few >= count:
+        partial = torch.bmm(weights, values)
+        _fold(partial.data_ptr(), output.data_ptr(), num_tiles, num_blocks, rows, width)
+        return
+    buffer = torch.empty((min(few, num_blocks), rows, width))
+    for tile in range(num_tiles):
+        target = output.data_ptr() + 4 * tile * rows * width
+        for first in range(tile * num_blocks, (tile + 1) * num_blocks, few):
+            end = min(first + few, (tile + 1) * num_blocks)
+            partial = torch.bmm(weights[first:end], values[first:end], out=buffer[: end - first])
+            _fold(partial.data_ptr(), target, 1, end - first, rows, width)
 
 
 @kernel

@@ -24,8 +24,11 @@ from benthic.kernels.sparse_attention.workspace import (
     DEFAULT_WORKSPACE_BYTES,
     Portion,
     attention_block_bytes,
+    cached_rows,
     portion,
+    score_block_bytes,
     single_rows_bytes,
+    sums_bytes,
 )
 
 CHAIN_PRICE = 4
@@ -96,13 +99,14 @@ def sparse_attention(
     def is_sparse(tiles: KeyTiles, kept: Tensor | None) -> bool:
         return by_chains and _is_sparse(tiles, kept, query, workspace_bytes)
 
-    for tiles, kept in _calls(plan, picks, is_sparse if compiled else None):
+    groups = list(zip(plan.groups, picks or [None] * len(plan.groups), strict=True))
+    for tiles, kept in _in_parts(groups, is_sparse, query) if compiled else groups:
         if is_sparse(tiles, kept):
             parts.append(_single_rows(query, keys, sink, tiles, scale, kept, value_dim))
             continue
         attend, padding = (_products if compiled else _reference), max(min_rows - heads, 0)
         q, b = (F.pad(query, (0, 0, 0, padding)), F.pad(sink, (0, padding))) if padding else (query, sink)
-        cut = _portion(q, tiles, workspace_bytes)
+        cut = _portion(q, tiles, workspace_bytes, compiled)
         for first in range(0, tiles.num_tiles, cut.num_tiles):
             some = tiles.part(first, first + cut.num_tiles)
             chosen = None if kept is None else kept[first : first + cut.num_tiles]
@@ -115,21 +119,28 @@ Group = tuple[KeyTiles, Tensor | None]
 """Tiles and their picks."""
 
 
-def _calls(
-    plan: TilePlan, picks: Sequence[Tensor | None] | None, is_sparse: Callable[[KeyTiles, Tensor | None], bool] | None
+def _in_parts(
+    groups: Sequence[Group], is_sparse: Callable[[KeyTiles, Tensor | None], bool], query: Tensor
 ) -> Iterator[Group]:
-    """The groups; but single rows that products attend come one by one, each with its own blocks, not the longest's.
+    """The groups, cut further where products attend: what is in a call is a matter of speed alone.
 
-    `is_sparse` says which are attended without products; None where the host does not know positions.
+    Single rows come one by one, each with its own blocks instead of those of the longest; tiles of many rows whose
+    scores would not stay in cache come in runs of fewer.
     """
-    for number, tiles in enumerate(plan.groups):
-        kept = None if picks is None else picks[number]
-        if is_sparse is None or tiles.rows_per_tile > 1 or tiles.bias is not None or is_sparse(tiles, kept):
+    _, heads, dim = query.shape
+    for tiles, kept in groups:
+        rows = cached_rows(tiles.rows_per_tile, heads, dim, tiles.num_blocks)
+        is_whole = rows == tiles.rows_per_tile > 1 or tiles.bias is not None or _records(query)
+        if is_whole or is_sparse(tiles, kept):
             yield tiles, kept
             continue
-        for tile, (position,) in enumerate(tiles.positions.tolist()):
-            one = replace(tiles.part(tile, tile + 1), last_position=position)
-            yield one, None if kept is None else kept[tile : tile + 1]
+        for number in range(tiles.num_tiles):
+            tile, chosen = tiles.part(number, number + 1), None if kept is None else kept[number : number + 1]
+            if tiles.rows_per_tile == 1:
+                tile = replace(tile, last_position=int(tile.positions))
+            for first in range(0, tiles.rows_per_tile, rows):
+                end = first + rows
+                yield tile.places(first, end), None if chosen is None else chosen[:, first:end]
 
 
 def _is_sparse(tiles: KeyTiles, picks: Tensor | None, query: Tensor, workspace_bytes: int) -> bool:
@@ -145,13 +156,19 @@ def _is_sparse(tiles: KeyTiles, picks: Tensor | None, query: Tensor, workspace_b
     return is_short or tiles.num_blocks * BLOCK > ROW_CHAIN_PRICE * listed
 
 
-def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int) -> Portion:
+def _portion(query: Tensor, tiles: KeyTiles, workspace_bytes: int, compiled: bool) -> Portion:
     """Whole groups while a gradient is recorded: its tape would keep every piece."""
-    if torch.is_grad_enabled() and query.requires_grad:
+    if _records(query):
         return Portion(tiles.num_tiles, tiles.num_blocks)
-    _, heads, dim = query.shape
-    block_bytes = attention_block_bytes(tiles.rows_per_tile, heads, dim)
-    return portion(tiles.num_tiles, tiles.num_blocks, block_bytes, workspace_bytes)
+    sizes = (tiles.rows_per_tile, *query.shape[1:])
+    if not compiled:
+        return portion(tiles.num_tiles, tiles.num_blocks, attention_block_bytes(*sizes), workspace_bytes)
+    left = workspace_bytes - sums_bytes(*sizes)
+    return portion(tiles.num_tiles, tiles.num_blocks, score_block_bytes(*sizes), left)
+
+
+def _records(query: Tensor) -> bool:
+    return torch.is_grad_enabled() and query.requires_grad
 
 
 def _reference(

@@ -91,6 +91,21 @@ class KeyTiles:
             bias=None if self.bias is None else self.bias[first:end],
         )
 
+    def places(self, first: int, end: int) -> "KeyTiles":
+        """The only tile, with its queries first .. end - 1."""
+        assert self.num_tiles == 1, f"queries of {self.num_tiles} tiles do not lie side by side"
+        if first == 0 and end >= self.rows_per_tile:
+            return self
+        end = min(end, self.rows_per_tile)
+        return replace(
+            self,
+            queries=self.queries[first:end],
+            rows_per_tile=end - first,
+            positions=self.positions[:, first:end],
+            used=(self.used - first).clamp(0, end - first),
+            bias=None if self.bias is None else self.bias[:, first:end],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class TilePlan:
