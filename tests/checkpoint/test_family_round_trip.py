@@ -80,6 +80,16 @@ def test_fp32_files_give_the_same_model_bit_for_bit(family, layout, tmp_path):
     assert same_state(load_model(folder, device="cpu"), model)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_frozen_model_is_saved_as_the_same_bytes(family, tmp_path):
+    config = config_of(family, mtp=mtp_of(family), weights="fp8")
+    live, frozen = (
+        save_checkpoint(m, tmp_path / str(i))
+        for i, m in enumerate((random_model(config), random_model(config).freeze()))
+    )
+    assert (frozen / "model.safetensors").read_bytes() == (live / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize(("family", "scales"), list(product(FAMILIES, ("ue8m0", "fp32"))))
 def test_quantised_files_keep_their_bytes_and_their_config_through_every_layout(family, scales, tmp_path):
     config = config_of(family, mtp=mtp_of(family), weights="fp8", scales=scales)

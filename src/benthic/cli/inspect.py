@@ -68,7 +68,8 @@ def _print_problems(found: "Inspection") -> None:
     from benthic.models.checkpoint.listing import listing
 
     lines = [("unusable", text) for text in found.unusable]
-    lines += [("missing", listing(found.missing)), ("unknown", listing(found.unknown))]
+    for title, names in (("missing", found.missing), ("unknown", found.unknown)):
+        lines.append((f"{title} {len(names):,}", listing(names)))
     lines += [("misshapen", f"{name} {what}") for name, what in found.misshapen.items()]
     for title, text in lines:
         if len(text) > LONGEST_LINE:
