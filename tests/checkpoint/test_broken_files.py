@@ -370,6 +370,8 @@ def test_inspecting_a_folder_without_weights_reports_all_of_them_missing(folder,
     (folder / "model.safetensors").unlink()
     found = inspect(folder)
     assert found.missing == tuple(piece.name for piece in pieces(SMALL)) and found.num_tensors == 0
+    assert run(["inspect", str(folder), "--tensors"]) == 1
+    capsys.readouterr()
     assert run(["inspect", str(folder), "--json"]) == 1
     assert "holds no weights" in json.loads(capsys.readouterr().out)["unusable"][0]
 

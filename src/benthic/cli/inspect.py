@@ -81,7 +81,7 @@ def _print_problems(found: "Inspection") -> None:
 
 
 def _print_tensors(found: "Inspection") -> None:
-    width = max(len(spec.name) for spec in found.tensors)
+    width = max((len(spec.name) for spec in found.tensors), default=0)
     for spec in found.tensors:
         shape = "x".join(map(str, spec.shape)) or "scalar"
         typer.echo(f"{spec.name:<{width}}  {spec.dtype:<8} {shape:>20} {spec.bytes:>16,}")
