@@ -6,7 +6,8 @@ from functools import partial
 
 from benthic.engine.sampling import SamplingParams
 from benthic.server.fields import Fields, refuse
-from benthic.text.protocol_fields import UNBUILT_FIELDS, is_neutral
+from benthic.text.placement import known_fields
+from benthic.text.protocol_fields import NEUTRAL_VALUES, is_neutral
 from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Wishes, check_min_tokens, read_rules, read_wishes
 
 MAX_STOP_STRINGS = 16
@@ -66,7 +67,10 @@ def read_include_usage(fields: Fields, *, stream: bool) -> bool:
 
 def _refuse_unbuilt(fields: Fields) -> None:
     """Refuse what would change the answer if it were obeyed."""
-    for name, neutral in UNBUILT_FIELDS.items():
+    known = known_fields("completions")
+    for name, neutral in NEUTRAL_VALUES.items():
+        if name in known:  # some of these fields work here
+            continue
         allowed = " or ".join(["absent", *map(json.dumps, neutral)])
         fields.only_default(name, partial(is_neutral, neutral=neutral), f"{allowed}: it is not supported")
     fields.only_default(

@@ -16,6 +16,12 @@ from benthic.text.split import MAX_UNSIGNED, Extras, Split, split
 RECIPE_MODEL = "DeepSeek-V4-Pro"
 """The recipe knows two encodings by model name; every V4 checkpoint of any size has the one of this name."""
 
+_LEAST: dict[Protocol, dict[str, Any]] = {
+    "chat": {"messages": [{"role": "user", "content": "x"}]},
+    "responses": {"input": "x"},
+    "messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+}
+"""The smallest good body of each protocol."""
 _REQUESTS = {
     "chat": recipe.ChatCompletionRequest,
     "responses": recipe.ResponsesRequest,
@@ -52,8 +58,20 @@ def convert(protocol: Protocol, parts: Split, encoding: Dialect | ChatTemplate) 
     except recipe.ConversionError as error:
         raise to_refusal(protocol, parts.body, message_of(error.body)) from error
     except (ValueError, OverflowError, TypeError) as error:
-        raise to_refusal(protocol, parts.body, str(error)) from error
+        message = str(error)
+        raise to_refusal(protocol, parts.body, message, _field_at_fault(protocol, parts.body, message)) from error
     return Converted(converted, _render(converted.conversation, parts.extras, encoding), echo, namespace_tools)
+
+
+def _field_at_fault(protocol: Protocol, body: Mapping[str, Any], message: str) -> str | None:
+    """The field that is refused in these words also where it stands alone in a good body."""
+    for name, value in body.items():
+        try:
+            _REQUESTS[protocol]({**_LEAST[protocol], name: value, "model": RECIPE_MODEL})
+        except (ValueError, OverflowError, TypeError) as error:
+            if str(error) == message:
+                return name
+    return None
 
 
 def _render(conversation: recipe.Conversation, extras: Extras, encoding: Dialect | ChatTemplate) -> Rendered:

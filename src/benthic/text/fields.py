@@ -41,9 +41,9 @@ def read_number(body: Body, name: str, low: float, high: float, *, above: bool =
     if value is None:
         return None
     allowed = f"a number in {'(' if above else '['}{low:g}, {high:g}]"
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         refuse(name, value, allowed)
-    if not low <= value <= high or (above and value == low):
+    if not low <= value <= high or abs(value) == math.inf or (above and value == low):
         refuse(name, value, allowed)
     return float(value)
 

@@ -51,7 +51,6 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "stop": ([],),
     "stop_sequences": ([],),
     "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
     "include": ([],),
 }
 _HINTS = {"top_logprobs": "logprobs is the number of alternatives here"}
@@ -66,20 +65,21 @@ def check_placement(body: Body, endpoint: str) -> None:
     Raises:
         RequestError: `param` names the field.
     """
-    here = _known(endpoint)
+    here = known_fields(endpoint)
     for name, value in body.items():
         if name in _PASSIVE:
             kind, allowed = _PASSIVE[name]
             if value is not None and not isinstance(value, kind):
                 refuse(name, value, allowed)
         elif name not in here and not is_neutral(value, _ASKS_NOTHING.get(name, ())):
-            owners = [path for other, path in _PATHS.items() if name in _known(other)]
+            owners = [path for other, path in _PATHS.items() if name in known_fields(other)]
             if owners:
                 hint = f" ({_HINTS[name]})" if endpoint == "completions" and name in _HINTS else ""
                 refuse(name, value, f"absent: it belongs to {', '.join(owners)}, not to {_PATHS[endpoint]}{hint}")
 
 
-def _known(endpoint: str) -> frozenset[str]:
+def known_fields(endpoint: str) -> frozenset[str]:
+    """The names that an endpoint reads, or takes and leaves alone; see `check_placement`."""
     if endpoint == "completions":
         common = frozenset.intersection(*KNOWN_FIELDS.values()) - {"tools", "tool_choice"}
         return common | _COMPLETION_FIELDS

@@ -19,7 +19,7 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
         _SHARED
         | _SAMPLING
         | {"messages", "max_tokens", "max_completion_tokens", "n", "stop", "logprobs", "top_logprobs", "stream_options"}
-        | {"response_format", "parallel_tool_calls", "store", "modalities"}
+        | {"response_format", "parallel_tool_calls", "store"}
         | {"prompt_cache_key", "safety_identifier", "verbosity"}
     ),
     "responses": frozenset(
@@ -44,7 +44,7 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
 }
 """Fields beside those of `thinking.py` that are read, or that change nothing a reply could show."""
 
-UNBUILT_FIELDS: dict[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1,),
     "use_beam_search": (False,),
     "bad_words": ([],),
@@ -55,15 +55,11 @@ UNBUILT_FIELDS: dict[str, tuple[Any, ...]] = {
     "guided_choice": (),
     "guided_grammar": (),
     "structured_outputs": (),
-}
-"""Of sampling, in every protocol and in plain completions: refused unless null or one of these values."""
-
-NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    **UNBUILT_FIELDS,
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
     "include_stop_str_in_output": (False,),
+    "modalities": (["text"],),
     "audio": (),
     "prediction": (),
     "functions": ([],),

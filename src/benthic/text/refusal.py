@@ -40,8 +40,11 @@ _FORMAT_PLACE: dict[Protocol, str] = {
 }
 
 
-def to_refusal(protocol: Protocol, body: dict[str, Any], message: str) -> RequestError:
-    """The error for a message of the recipe about this body; `param` where the message names a field."""
+def to_refusal(protocol: Protocol, body: dict[str, Any], message: str, field: str | None = None) -> RequestError:
+    """The error for a message of the recipe about this body.
+
+    `param` is what the message names, or the `field` of the body that the message is known to speak of.
+    """
     schema = _SCHEMA.match(message)
     if schema is not None:
         path = _FORMAT_PLACE[protocol]
@@ -53,7 +56,10 @@ def to_refusal(protocol: Protocol, body: dict[str, Any], message: str) -> Reques
     text = message.removeprefix("invalid request body: ")
     for pattern, replacement in _REWORDINGS:
         text = re.sub(pattern, replacement, text)
-    return RequestError(f"the body is no {protocol} request: {text}", param=_param(message))
+    param = _param(message)
+    if field is None or (param is not None and re.split(r"[.\[]", param)[0] == field):
+        return RequestError(f"the body is no {protocol} request: {text}", param=param)
+    return RequestError(f"the body is no {protocol} request: in {field}, {text}", param=field)
 
 
 def message_of(body: str) -> str:

@@ -4,21 +4,20 @@ import re
 from typing import Any
 
 from benthic.errors import RequestError
-from benthic.text.fields import read_boolean, refuse
+from benthic.text.fields import refuse
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _FORMATS = ("text", "json_object", "json_schema")
 
 
 def check_shapes(body: dict[str, Any]) -> None:
-    """Check `tools`, `response_format`, `parallel_tool_calls` and the log-probability switches of a chat body.
+    """Check `tools`, `response_format` and the log-probability switches of a chat body.
 
     Raises:
         RequestError: a value has a wrong shape; `param` is its place, e.g. tools[0].function.name.
     """
     _check_tools(body.get("tools"))
     _check_response_format(body.get("response_format"))
-    read_boolean(body, "parallel_tool_calls")
     if body.get("top_logprobs") and not body.get("logprobs"):
         refuse("top_logprobs", body["top_logprobs"], "absent unless logprobs is true")
 

@@ -24,6 +24,7 @@ from benthic.errors import RequestError
 from benthic.text.fields import (
     parse_object,
     read_boolean,
+    read_choice,
     read_integer,
     read_integers,
     read_number,
@@ -106,6 +107,7 @@ def split(
     check_list_of_tools(body.get("tools"))
     check_tool_choice(protocol, body)
     mode = _reconcile(protocol, body, mode)
+    _check_unused(body)
     extras = _take_extras(protocol, body, mode, vocab_size)
     write_mode(body, protocol, extras.mode)
     return Split(body, extras, model, ignored)
@@ -174,9 +176,19 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode, vocab_siz
     return extras
 
 
+def _check_unused(body: dict[str, Any]) -> None:
+    """What clients of Responses send and no reply depends on: tools of the server's own, prompts that are too long."""
+    read_integer(body, "max_tool_calls", 1, MAX_UNSIGNED)
+    read_choice(body, "truncation", ("auto", "disabled"))
+    value = body.get("include")
+    if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
+        refuse("include", value, "a list of strings")
+
+
 def _normalise(body: dict[str, Any]) -> None:
     """Check what the recipe would refuse without naming it, and write it as the recipe wants it."""
     read_boolean(body, "stream")
+    read_boolean(body, "parallel_tool_calls")
     if "stop" in body:
         body["stop"] = list(read_strings(body, "stop", MAX_STOPS))
     if "stop_sequences" in body:
@@ -221,12 +233,15 @@ def _take_stream_options(protocol: Protocol, body: dict[str, Any]) -> bool:
 
 def _take_output_format(body: dict[str, Any]) -> dict[str, Any] | None:
     config = read_object(body, "output_config") or {}
-    given = body.pop("output_format", None) or config.get("format")
+    name, given = "output_config.format", config.get("format")
+    if body.get("output_format") is not None:
+        name, given = "output_format", body["output_format"]
+    body.pop("output_format", None)
     if given is None:
         return None
     schema = given.get("schema") if isinstance(given, dict) else None
     if not isinstance(schema, dict) or given.get("type") != "json_schema":
-        refuse("output_config.format", given, 'an object with type "json_schema" and an object schema')
+        refuse(name, given, 'an object with type "json_schema" and an object schema')
     return dict(schema)
 
 
