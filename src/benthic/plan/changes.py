@@ -43,7 +43,7 @@ def changes(before: Outcome) -> tuple[Change, ...]:
     ]
     if shorter := before.context // 4:
         found.append(_asked(before, f"contexts of {tokens_text(shorter)}", context=shorter))
-    found.append(_asked(before, f"{4 * before.concurrency} conversations", concurrency=4 * before.concurrency))
+    found.append(_asked(before, f"{4 * before.concurrency:,} conversations", concurrency=4 * before.concurrency))
     return tuple(found)
 
 
@@ -99,7 +99,7 @@ def _room(before: Outcome, after: Outcome) -> str:
 def _step(before: Outcome, after: Outcome) -> Iterator[str]:
     if after.decode is None:
         return
-    text = f"a step of {after.decode.conversations:.0f} >= {seconds_text(after.decode.floor_s)}"
+    text = f"a step of {after.decode.conversations:,.0f} >= {seconds_text(after.decode.floor_s)}"
     if before.decode is None:
         yield text
     elif after.decode.conversations != before.decode.conversations:

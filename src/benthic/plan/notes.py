@@ -27,6 +27,11 @@ def notes(plan: Plan) -> tuple[str, ...]:
         "Weights are sized as files hold them. The engine widens matrices to the activations' dtype when it loads: "
         "plan --dtype bf16 for that."
     )
+    if sizing.subject.config.num_nextn_predict_layers and choices.formats.draft == "none":
+        found.append(
+            "MTP blocks are left out. The engine loads those that the files hold, drafting or not: plan --draft mtp "
+            "for what they take."
+        )
     if sizing.config.is_latent:
         found.append(
             "Latent attention is counted in the absorbed form, in prompts too, as this engine runs it; the expanded "

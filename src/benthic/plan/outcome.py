@@ -51,7 +51,7 @@ class Outcome:
     @property
     def words(self) -> str:
         """What binds, with its numbers."""
-        at = f"{self.concurrency} conversations of {self.context:,} tokens"
+        at = f"{self.concurrency:,} conversations of {self.context:,} tokens"
         match self.binds:
             case "weights":
                 return f"weights bind: {bytes_text(self.sizing.weight_bytes)} leave no room; {self._least()}"
@@ -69,7 +69,7 @@ class Outcome:
 
     def _bound(self) -> str:
         assert self.decode is not None
-        return f"{self.decode.bound} (a step of {self.concurrency} takes >= {seconds_text(self.decode.floor_s)})"
+        return f"{self.decode.bound} (a step of {self.concurrency:,} takes >= {seconds_text(self.decode.floor_s)})"
 
     def _least(self) -> str:
         if self.least is None:

@@ -179,8 +179,8 @@ def _least(machine: MachinePlan) -> list[str]:
         return [f"  no group of up to {MOST_DEVICES} such devices holds it"]
     fit = point.least
     text = (
-        f"the smallest group that holds the weights and a conversation of {tokens_text(point.context)}: {fit.name}, "
-        f"{bytes_text(fit.weight_bytes)} of weights on each of {fit.num_devices}"
+        f"the smallest group that holds the weights and a conversation of {tokens_text(point.context)} tokens: "
+        f"{fit.name}, {bytes_text(fit.weight_bytes)} of weights on each of {fit.num_devices}"
     )
     return ["", *wrapped(text, first="  ", rest="    ")]
 
