@@ -14,7 +14,6 @@ MAX_BIASES = 4096
 MAX_PRIORITY = 100
 MAX_SALT_LEN = 256
 MAX_PROMPT_LOGPROBS = 20
-MAX_COUNT = 2**31 - 1
 MAX_TIMEOUT_S = 1e9
 
 RULE_FIELDS = ("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias")

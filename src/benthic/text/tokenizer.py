@@ -28,7 +28,6 @@ ASSISTANT = "<｜Assistant｜>"
 THINK = "<think>"
 END_THINK = "</think>"
 DSML = "｜DSML｜"
-LATEST_REMINDER = "<｜latest_reminder｜>"
 
 REQUIRED_TOKENS = (BOS, EOS, USER, ASSISTANT, THINK, END_THINK, DSML)
 """Control tokens without which no prompt of a V4 can be written; one id each. Earlier families have the first two."""
