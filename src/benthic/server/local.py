@@ -43,6 +43,7 @@ class LocalService:
         self._wait(self.service.channel.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     def ask(
         self, bodies: Iterable[Body], *, at_once: int, done: Callable[[], None] | None = None
