@@ -42,7 +42,10 @@ CONFIGS = {
     "V2": _config("deepseek_v2", topk_method="group_limited_greedy", n_group=4, topk_group=2, **_SOFTMAX),
     "V2-Lite": _config("deepseek_v2", topk_method="greedy", q_lora_rank=0, **_SOFTMAX),
     "V3": _config("deepseek_v3", **_SIGMOID),
-    "V3.2": _config("deepseek_v32", index_n_heads=4, index_head_dim=16, index_topk=6, **_SIGMOID),
+    "V3.2": _config(
+        "deepseek_v32",
+        **{**_SIGMOID, "index_n_heads": 4, "index_head_dim": 16, "index_topk": 6, "scale_dtype": "ue8m0"},
+    ),
 }
 FAMILIES: Sequence[str] = tuple(CONFIGS)
 WITH_DRAFTS = ("V3", "V3.2")

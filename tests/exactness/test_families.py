@@ -23,6 +23,7 @@ from tests.engine.scripted_drafter import OracleDrafter
 from tests.exactness.families import CONFIGS, FAMILIES, PAGE, WITH_DRAFTS, family_engine, family_model, fresh_model
 from tests.exactness.passes import PagedPasses, differing_rows, mixture, packed, served
 from tests.exactness.serving import alone, assert_same, each_alone, ids, random_requests, request, serve
+from tests.exactness.test_random_load import PROBE, Load
 
 LENGTHS = (150, 65, 16, 5, 1, 97)
 STEPS = (1, 1, 2, 3, 7, 15, 16, 17, 33, 64)
@@ -65,6 +66,26 @@ def test_mixtures_are_exact_in_every_dtype_and_policy(name: str, numerics: str, 
     model, texts = model.freeze(), sequences(7)
     schedule = mixture(random.Random(7), texts, STEPS)
     assert differing_rows(served(model, texts, schedule), packed(model, texts)) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
+def test_the_official_format_of_v3_2_changes_no_bit(dtype: torch.dtype) -> None:
+    """Chunks, single tokens, drafts that are rejected, and a hit, out of bytes."""
+    model = empty_model(CONFIGS["V3.2"], device="cpu", dtype=dtype, numerics="quantized")
+    model.load_state_dict(family_model("V3.2").state_dict())
+    model, text = model.freeze(), list(ids(random.Random(4), 100))
+    passes = PagedPasses(model, num_rows=1, max_len=160, page_size=PAGE, max_draft_len=2, storage="official")
+    assert passes.pools.kv[0].dtype is torch.uint8
+    expected = packed(model, [text])[0]
+    row = passes.open(text)
+    found = [passes.read(row, text[:70], chunk=23)]
+    passes.run([(row, [text[70], 3, 4])])
+    found.append(passes.read(row, text, chunk=1))
+    assert differing_rows([torch.cat(found)], [expected]) == 0
+    passes.cache.close(row, finished=True)
+    row = passes.open(text)
+    assert row.start_len == 96
+    assert differing_rows([passes.read(row, text)], [expected[96:]]) == 0
 
 
 @EACH_FAMILY
@@ -148,6 +169,17 @@ def test_forks_of_a_prompt_answer_as_if_alone(name: str, prompt_len: int) -> Non
     ]
     finals = serve(Engine(model, family_engine()), [leader, *forks])
     assert_same(each_alone(model, [leader, *forks], PAGE), finals)
+
+
+@EACH_FAMILY
+def test_a_request_has_one_answer_under_random_load(name: str) -> None:
+    """Others share its beginning, are cancelled, cut in line, skip the cache; now and then the cache is flushed."""
+    drafts = {"drafter": "mtp", "draft_len": 2} if name in WITH_DRAFTS else {"drafter": "ngram"}
+    config = family_engine(max_num_seqs=6, max_batched_tokens=64, prefill_chunk=21, overlap_steps=1, **drafts)
+    load = Load(Engine(family_model(name), config), random.Random(name))
+    load.run(8)
+    assert load.answers == {alone(family_model(name), PROBE, PAGE): load.answers.total()}
+    assert len(load.hits) > 1, "the probe was served in one way only"
 
 
 def drafted(finals: dict[str, FinalOutput]) -> tuple[int, int]:
