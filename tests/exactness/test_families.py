@@ -68,6 +68,18 @@ def test_mixtures_are_exact_in_every_dtype_and_policy(name: str, numerics: str, 
     assert differing_rows(served(model, texts, schedule), packed(model, texts)) == 0
 
 
+@pytest.mark.parametrize("name", ["V3", "V3.2"])
+def test_single_rows_of_many_heads_change_their_kernel_at_some_length_and_no_bit(name: str) -> None:
+    """64 heads over 128 keys are worth a library's product, fewer keys are not; V3.2 picks more than that."""
+    wide = {"num_attention_heads": 64, "num_hidden_layers": 2} | ({"index_topk": 140} if name == "V3.2" else {})
+    model = fresh_model(name, config=replace(CONFIGS[name], **wide)).freeze()  # type: ignore[arg-type]
+    rng = random.Random(2)
+    texts = [list(ids(rng, length)) for length in (170, 136)]
+    decodes = [(i, at, at + 1) for at in range(120, 170) for i, text in enumerate(texts) if at < len(text)]
+    schedule = [[(0, 0, 120), (1, 0, 120)], *([step] for step in decodes)]
+    assert differing_rows(served(model, texts, schedule), packed(model, texts)) == 0
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_the_official_format_of_v3_2_changes_no_bit(dtype: torch.dtype) -> None:
     """Chunks, single tokens, drafts that are rejected, and a hit, out of bytes."""
