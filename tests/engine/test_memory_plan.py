@@ -17,14 +17,18 @@ from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.transformer import Transformer
+from tests.exactness.families import CONFIGS
 from tests.journeys.small_model import ASSETS
 
 MIB = 1 << 20
 MAX_LEN = 8192
 
 
-def long_model(max_len: int = MAX_LEN) -> Transformer:
+def long_model(max_len: int = MAX_LEN, family: str = "V4") -> Transformer:
     """Narrow and with long contexts, so that what grows with the context outweighs the rest."""
+    if family != "V4":
+        config = dataclasses.replace(CONFIGS[family], num_hidden_layers=2, max_position_embeddings=max_len)
+        return dummy_model(config, seed=1, device="cpu").freeze()
     config = dataclasses.replace(
         ModelConfig.from_json(ASSETS),
         num_hidden_layers=3,
@@ -51,7 +55,7 @@ def status(name):
 
 prepare_products(1)
 config = EngineConfig(max_num_seqs=4, max_batched_tokens=128, prefill_chunk=128, workspace_bytes=int(sys.argv[1]))
-engine = Engine(long_model(), config, measures_pass=True)
+engine = Engine(long_model(family=sys.argv[2]), config, measures_pass=True)
 for name in ("warm", "measured"):  # the first compiles
     length = MAX_LEN - 4
     prompt = tuple((i * 7 + len(name)) % 250 for i in range(length))
@@ -67,10 +71,11 @@ print(engine.budget.workspace.pass_bytes, engine.budget.workspace.total_bytes, t
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_no_chunk_of_the_longest_context_takes_more_than_was_set_aside() -> None:
+@pytest.mark.parametrize("family", ["V4", *(pytest.param(n, marks=pytest.mark.nightly) for n in ("V2", "V3.2"))])
+def test_no_chunk_of_the_longest_context_takes_more_than_was_set_aside(family: str) -> None:
     # Every larger allocation comes from the system and goes back to it, so that resident memory is what is in use.
     environment = {"MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": ":".join(sys.path), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", MEASURE, str(8 * MIB)]
+    command = [sys.executable, "-c", MEASURE, str(8 * MIB), family]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured, total, taken = (int(word) for word in done.stdout.split())
     assert measured < taken <= total <= measured + 8 * MIB

@@ -75,7 +75,7 @@ class PagedContext:
         self._rope = {ratio: rope_table(rows.positions, f, amplitude) for ratio, f in frequencies.items()}
         self._completed = {r: self._completed_blocks(blocks, r) for r, blocks in completed.items() if len(blocks.index)}
         self._entry_rope = {r: rope_table(b.positions, frequencies[r], amplitude) for r, b in self._completed.items()}
-        self._plans = self._plan_tiles(config, tables, sorted(frequencies))
+        self._plans = self._plan_tiles(tables, sorted(frequencies))
 
     def rope(self, ratio: int) -> RopeTable:
         """Rotations of this pass's rows."""
@@ -177,7 +177,7 @@ class PagedContext:
         first = (tokens == 0)[:, None, None] if has_first else None
         return CompletedBlocks(ratio, tokens, sources, first, blocks.sequence, blocks.index)
 
-    def _plan_tiles(self, config: ModelConfig, tables: PageTables, ratios: list[int]) -> dict[int, TilePlan]:
+    def _plan_tiles(self, tables: PageTables, ratios: list[int]) -> dict[int, TilePlan]:
         geometry = self._pools.geometry
         found = self._pools.device_tables(tables)
         key_tables = KeyTables(

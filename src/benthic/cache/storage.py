@@ -133,7 +133,7 @@ def key_storage(storage: Storage, geometry: CacheGeometry, dtype: torch.dtype, n
         )
     if geometry.official_form is None:
         raise ConfigError(
-            f"cache_storage is {storage!r} and the model's entries are not rounded to powers of two times FP8 in any "
-            "numerics: no released format keeps them (V4 and V3.2 have one); take cache_storage 'wide'"
+            f"cache_storage is {storage!r} and no released format keeps this model's entries: V4 has one, and V3.2 "
+            "where its scales are powers of two; take cache_storage 'wide'"
         )
     return OfficialStorage(dtype, geometry.rope_dim, geometry.official_form)

@@ -66,5 +66,6 @@ def context_bytes(
                 found.append(cut.num_tiles * min(cut.num_blocks, num_blocks) * size)
         visible = max_len // layer.ratio if layer.ratio else 0
         visible = min(visible, config.index_topk) if layer.index else visible
-        found.append(single_rows_bytes(geometry.window + visible, config.num_attention_heads, config.entry_dim))
+        alone = single_rows_bytes(geometry.window + visible, config.num_attention_heads, config.entry_dim)
+        found.append(min(alone, workspace_bytes))  # rows that take more are attended by products
     return max(found)
