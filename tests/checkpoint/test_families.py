@@ -115,6 +115,7 @@ def test_derived_sizes_are_those_of_the_papers():
 WRONG = {
     "three groups": ({"n_group": 3}, "n_group is 3; it must be a divisor"),
     "more groups kept than there are": ({"topk_group": 9}, r"topk_group is 9; it must be <= n_group \(8\)"),
+    "a group an expert": ({"n_group": 256}, "n_group is 256; it must be at most half of n_routed_experts"),
     "softmax in V3": ({"scoring_func": "softmax"}, "scoring_func is 'softmax'; it must be 'sigmoid'"),
     "grouped heads": ({"num_key_value_heads": 8}, "num_key_value_heads is 8"),
     "halves": ({"rope_interleave": False}, "rope_interleave is False"),
@@ -139,3 +140,10 @@ def test_a_latent_config_that_describes_no_model_is_refused_with_a_reason(case, 
         return
     with pytest.raises(ConfigError, match=reason):
         ModelConfig.from_json(raw)
+
+
+def test_a_gate_of_v2_never_normalises_and_a_file_that_does_not_say_means_so():
+    raw = V2.to_json()
+    assert ModelConfig.from_json({name: value for name, value in raw.items() if name != "norm_topk_prob"}) == V2
+    with pytest.raises(ConfigError, match="norm_topk_prob is True; it must be false"):
+        ModelConfig.from_json(raw | {"norm_topk_prob": True})

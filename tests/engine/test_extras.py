@@ -17,6 +17,7 @@ from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.trace import Trace
 from benthic.models.transformer import Transformer
+from tests.exactness.families import family_engine, family_model
 from tests.exactness.serving import serve
 
 SETTINGS = {"max_num_seqs": 4, "cache_bytes": 1 << 26, "keep_routes": True, "keep_picks": True, "debug_checks": True}
@@ -38,10 +39,11 @@ def expected_of(model: Transformer, request: Request, final: FinalOutput) -> Row
     rows = build_rows([(0, 0, ids)], model.min_rows)
     trace = Trace(wants_picks=True)
     model(rows, PackedContext(model.config, rows), trace)
-    csa = [layer for layer, spec in enumerate(model.config.layers) if spec.ratio == 4]
-    routes = torch.stack([trace.experts[layer] for layer in range(model.config.num_hidden_layers)], dim=1)
-    picks = torch.stack([trace.picks[layer] for layer in csa], dim=1)
-    return RowExtras(routes[: len(ids)].numpy(), picks[: len(ids)].numpy())
+    layers = list(enumerate(model.config.layers))
+    routes = torch.stack([trace.experts[layer] for layer, spec in layers if spec.mlp == "experts"], dim=1)
+    indexed = [trace.picks[layer] for layer, spec in layers if spec.has_index]
+    picks = torch.stack(indexed, dim=1)[: len(ids)].numpy() if indexed else None
+    return RowExtras(routes[: len(ids)].numpy(), picks)
 
 
 def check(model: Transformer, request: Request, final: FinalOutput) -> None:
@@ -66,6 +68,21 @@ def test_a_cold_and_a_warm_prompt_return_what_the_packed_path_chooses(
         final = serve(engine, [request])[name]
         assert (final.cached_len > 0) == (name == "warm")
         check(small_model, request, final)
+
+
+@pytest.mark.parametrize("family", ["V2", "V3", "V3.2"])
+def test_older_models_return_routes_of_the_layers_with_experts_and_picks_where_there_is_an_indexer(family: str) -> None:
+    model = family_model(family)
+    engine = Engine(model, family_engine(keep_routes=True, keep_picks=True, prefill_chunk=33))
+    for name in ("cold", "warm"):
+        request = request_of(name, prompt_len=90)
+        final = serve(engine, [request])[name]
+        assert (final.cached_len > 0) == (name == "warm") and final.extras is not None
+        expected = expected_of(model, request, final)
+        assert np.array_equal(final.extras.routes, expected.routes)  # type: ignore[arg-type]
+        assert final.extras.routes.shape[1] == 2, "the first of three layers is dense"  # type: ignore[union-attr]
+        assert (final.extras.picks is None) == (expected.picks is None) == (family != "V3.2")
+        assert expected.picks is None or np.array_equal(final.extras.picks, expected.picks)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("retention", ["boundaries", "none"])

@@ -42,16 +42,16 @@ def read_latent(
     plain_fields: Collection[str],
     required: Collection[str],
     model_type: str,
-    gate: Mapping[str, str],
+    gate: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Returns constructor fields for `ModelConfig`; `rope_scaling` is a dict or None.
 
-    `gate`: scoring_func and topk_method of the family, where the file does not say. Raises ConfigError.
+    `gate`: what the family's gate is, where the file does not say. Raises ConfigError.
     """
     refuse_other_values(raw, FIXED, model_type)
     fields: dict[str, Any] = {name: raw[name] for name in plain_fields if name in raw and name not in TRANSLATED}
     fields |= {"model_type": model_type, "hc_mult": 1, "q_lora_rank": raw.get("q_lora_rank") or 0}
-    fields |= {name: raw.get(name) or default for name, default in gate.items()}
+    fields |= {name: default if raw.get(name) is None else raw[name] for name, default in gate.items()}
     fields |= {name: raw[name] for name in ("n_group", "topk_group") if raw.get(name) is not None}
     fields["num_nextn_predict_layers"] = raw.get("num_nextn_predict_layers", raw.get("num_mtp_layers", 0)) or 0
     if "n_routed_experts" not in fields and "num_experts" in raw:

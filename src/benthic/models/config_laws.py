@@ -127,6 +127,16 @@ def _latent_laws(c: Any) -> tuple[Law, ...]:
             "above 0 in deepseek_v32 and 0 in its ancestors",
         ),
         (not has_dense or c.intermediate_size > 0, "intermediate_size is 0", "above 0: some layers are dense"),
+        (
+            not (is_v2 and c.norm_topk_prob),
+            "norm_topk_prob is True",
+            "false: no DeepSeek-V2 was released with true, and implementations disagree on what it would mean",
+        ),
+        (
+            is_v2 or c.n_group == 1 or 2 * c.n_group <= c.n_routed_experts,
+            f"n_group is {c.n_group}",
+            "at most half of n_routed_experts: the two best experts of a group rank it",
+        ),
         (c.n_routed_experts % c.n_group == 0, f"n_group is {c.n_group}", "a divisor of n_routed_experts"),
         (c.topk_group <= c.n_group, f"topk_group is {c.topk_group}", f"<= n_group ({c.n_group})"),
         (

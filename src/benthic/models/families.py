@@ -45,7 +45,7 @@ _GATE = (
 )  # fmt: skip
 
 
-def _latent(architecture: str, model_type: ModelType, gate: Mapping[str, str], own: tuple[str, ...] = ()) -> Family:
+def _latent(architecture: str, model_type: ModelType, gate: Mapping[str, Any], own: tuple[str, ...] = ()) -> Family:
     required = (*_COMMON, *_LATENT, *own)
     optional = tuple(name for name in (*_GATE, *_OPTIONAL) if model_type != "deepseek_v2" or "nextn" not in name)
     needed = [name for name in required if name != "rope_scaling" and name != "q_lora_rank"]
@@ -63,7 +63,9 @@ _HYBRID_NEEDED = [name for name in (*_COMMON, *_HYBRID) if name != "rope_scaling
 
 FAMILIES: Mapping[str, Family] = {
     "deepseek_v2": _latent(
-        "DeepseekV2ForCausalLM", "deepseek_v2", {"scoring_func": "softmax", "topk_method": "greedy"}
+        "DeepseekV2ForCausalLM",
+        "deepseek_v2",
+        {"scoring_func": "softmax", "topk_method": "greedy", "norm_topk_prob": False},
     ),
     "deepseek_v3": _latent(
         "DeepseekV3ForCausalLM", "deepseek_v3", {"scoring_func": "sigmoid", "topk_method": "noaux_tc"}
