@@ -140,6 +140,20 @@ def test_single_rows_of_many_heads_have_the_bits_of_tiles_whichever_way_they_go(
     assert torch.equal(got, expected[rows])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("with_picks", [False, True], ids=["all", "picks"])
+def test_a_tile_has_the_same_bits_in_runs_of_fewer_rows(
+    dtype: torch.dtype, with_picks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = make_latent_pass([(0, 0, 200), (1, 100, 30)])
+    given = latent_inputs(where, dtype, heads=32)
+    picks = random_picks(where, 200) if with_picks else None
+    whole = sparse_attention(**given, picks=picks)
+    for fewer in (2, 7, 24):
+        monkeypatch.setattr(op, "cached_rows", lambda rows, *sizes, fewer=fewer: min(rows, fewer))
+        assert torch.equal(sparse_attention(**given, picks=picks), whole), fewer
+
+
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("with_picks", [False, True], ids=["all", "picks"])
 def test_the_size_of_pages_leaves_the_bits(impl: str, with_picks: bool) -> None:
