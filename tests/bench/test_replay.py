@@ -11,7 +11,7 @@ from benthic.bench.workload import Session, Turn, final_histories, num_turns
 from benthic.cache.geometry import CacheGeometry, geometry
 from benthic.cache.layout import LayerCache
 from benthic.errors import ConfigError
-from benthic.models.released import FLASH
+from benthic.models.released import FLASH, V3
 
 SMALL = CacheGeometry(
     page_size=16,
@@ -46,6 +46,13 @@ def test_keeping_every_window_or_none_is_worse_in_the_same_pool(replays: dict[st
     )
     assert best.usable_share > every.usable_share > none.usable_share == 0
     assert best.computed_share < every.computed_share < none.computed_share
+
+
+@pytest.mark.parametrize("name", ["boundaries", "none"])
+def test_without_windows_all_that_is_cached_is_usable_whatever_the_retention(name: str) -> None:
+    found = replay(make_sessions(AGENTS), geometry(V3, page_size=16), name, ReplayConfig(retention_interval=64))
+    assert found.num_windows == 0
+    assert found.usable_share == found.compressed_share > 0.5
 
 
 @pytest.mark.parametrize("name", ["boundaries", "every_page", "interval", "none"])
