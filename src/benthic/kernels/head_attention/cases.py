@@ -13,7 +13,8 @@ def inputs(
     """`case` has ratio 1 and no window; unused slots hold numbers too."""
     return {
         "query": torch.randn(case.num_rows, heads, key_dim, dtype=dtype),
-        "keys_values": torch.randn(case.num_slots, heads, key_dim + value_dim, dtype=dtype),
+        "keys": torch.randn(case.num_slots, heads, key_dim, dtype=dtype),
+        "values": torch.randn(case.num_slots, heads, value_dim, dtype=dtype),
         "plan": case.plan,
         "scale": key_dim**-0.5,
     }

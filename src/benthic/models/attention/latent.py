@@ -147,7 +147,6 @@ class LatentAttention(nn.Module):
         latent, key = keys.split([self.latent_dim, self.rope_dim], dim=-1)
         made = linear(latent, self.wkv_b.weight).view(len(keys), self.heads, -1)
         still, value = made.split([self.nope_dim, self.value_dim], dim=-1)
-        both = torch.cat((still, key[:, None, :].expand(-1, self.heads, -1), value), dim=-1)
-        return head_attention(
-            query, both, context.plan(self.ratio), self.scale, picks, workspace_bytes=context.workspace_bytes
-        )
+        whole = torch.cat((still, key[:, None, :].expand(-1, self.heads, -1)), dim=-1)
+        plan, bound = context.plan(self.ratio), context.workspace_bytes
+        return head_attention(query, whole, value, plan, self.scale, picks, workspace_bytes=bound)
