@@ -347,14 +347,14 @@ class EngineHandle(ABC):
 
 def refusal(request: Request, error: RequestError | CapacityError | EngineError) -> FinalOutput:
     """The final output of a request that the engine did not take."""
-    kinds: dict[type, ErrorKind] = {CapacityError: "capacity", EngineError: "engine"}
+    kinds: tuple[tuple[type[BenthicError], ErrorKind], ...] = ((CapacityError, "capacity"), (EngineError, "engine"))
     return FinalOutput(
         request_id=request.request_id,
         token_ids=(),
         logprobs=None,
         finish_reason="error",
         error=str(error),
-        error_kind=kinds.get(type(error), "request"),
+        error_kind=next((kind for types, kind in kinds if isinstance(error, types)), "request"),
         prompt_len=len(request.prompt_ids),
     )
 

@@ -102,7 +102,7 @@ class TrainConfig:
     """Whether activations are rounded on the way as the released models' were."""
     latent_form: LatentForm = "absorbed"
     """How latent attention (V2, V3) is computed: "absorbed" gives the bits of serving, so that RL can compare the two;
-    "expanded" costs a third of it in attention, for pre-training."""
+    "expanded" takes fewer operations in attention, for pre-training."""
     num_workers: int = 0
     """Processes that make batches; 0 makes them in the training process."""
     clip_norm: float = 1.0
