@@ -174,9 +174,9 @@ def _sum_values(weights: Any, places: Any, ends: Any, vectors: Any, totals: Any,
     heads, value_dim = target.shape
     for head in range(heads):
         clear(target[head])
-    segment = 0
+    segment = np.int64(0)
     while segment < ends.size:
-        begin = ends[segment - 1] if segment else 0
+        begin = ends[segment - 1] if segment else np.int64(0)
         four = places[begin] // (4 * BLOCK)
         stop = segment + 1
         while stop < ends.size and places[ends[stop - 1]] // (4 * BLOCK) == four:
@@ -208,7 +208,7 @@ def _sum_four_blocks(
     for k in range(4):
         clear(totals[k])
     for number in range(segment, stop):
-        begin = ends[number - 1] if number else 0
+        begin = ends[number - 1] if number else np.int64(0)
         rows = four_rows(weights, head, begin, ends[number])
         add_chains(rows, flat[begin * dim + first :], dim, width, totals[places[begin] // BLOCK % 4])
 
