@@ -1,8 +1,11 @@
 """config.json of DeepSeek-V2, V3 and V3.2, as released and as transformers writes it."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import DeepseekV2Config, DeepseekV3Config
 from transformers.models.deepseek_v32 import DeepseekV32Config
 
@@ -123,6 +126,48 @@ WRONG = {
     "an indexer in V3": ({"index_topk": 2048}, None),
     "no latent": ({"kv_lora_rank": None}, "lacks kv_lora_rank"),
     "no such width": ({"v_head_dim": 0}, "v_head_dim is 0; it must be above 0"),
+    "text for a truth": ({"norm_topk_prob": "false"}, "norm_topk_prob is 'false'; true or false"),
+    "no groups stated": ({"n_group": None, "topk_group": None}, "lacks n_group, topk_group"),
+    "no dense layers stated": ({"first_k_dense_replace": None}, "lacks first_k_dense_replace"),
+    "layers without end": ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be at most 4,096"),
+    "a list for a type": ({"model_type": []}, r"model_type is \[\]; deepseek_v2"),
+    "text for yarn": ({"rope_scaling": "yarn"}, "rope_scaling is 'yarn'; it must be an object"),
+    "a list for yarn": ({"rope_scaling": [1]}, r"rope_scaling is \[1\]; it must be an object"),
+    "text for a factor": (
+        {"rope_scaling": {"type": "yarn", "factor": "x", "original_max_position_embeddings": 64}},
+        "factor 'x'; a finite number",
+    ),
+    "no extension": (
+        {"rope_scaling": {"type": "yarn", "factor": 0, "original_max_position_embeddings": 64}},
+        "factor 0; it must be at least 1",
+    ),
+    "negative mscale": (
+        {"rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "mscale": -50}},
+        "mscale -50; it must be at least 0",
+    ),
+    "no betas": (
+        {
+            "rope_scaling": {
+                "type": "yarn",
+                "factor": 4,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 0,
+                "beta_slow": 0,
+            }
+        },
+        "beta_fast 0 and beta_slow 0",
+    ),
+    "a base that is no number": ({"rope_theta": float("nan")}, "rope_theta is nan; it must be finite"),
+    "text for a count": (
+        {"first_k_dense_replace": "1", "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 58},
+        "first_k_dense_replace is '1'",
+    ),
+    "too few kinds": ({"mlp_layer_types": ["sparse"]}, "each of num_hidden_layers"),
+    "a list for a format": ({"quantization_config": [1]}, "quantization_config is .*object"),
+    "one number for a block": (
+        {"quantization_config": {"quant_method": "fp8", "weight_block_size": 128}},
+        "weight_block_size 128",
+    ),
     "attention factor": (
         {"rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "attention_factor": 2}},
         "attention_factor 2",
@@ -147,3 +192,26 @@ def test_a_gate_of_v2_never_normalises_and_a_file_that_does_not_say_means_so():
     assert ModelConfig.from_json({name: value for name, value in raw.items() if name != "norm_topk_prob"}) == V2
     with pytest.raises(ConfigError, match="norm_topk_prob is True; it must be false"):
         ModelConfig.from_json(raw | {"norm_topk_prob": True})
+
+
+def test_null_groups_are_one_group_and_a_v2_file_may_leave_them_out():
+    raw = {**V2_LITE.to_json(), "n_group": None, "topk_group": None}
+    assert ModelConfig.from_json(raw) == V2_LITE
+    del raw["n_group"], raw["topk_group"]
+    assert ModelConfig.from_json(raw) == V2_LITE
+
+
+NUMBERS = st.one_of(st.none(), st.booleans(), st.integers(-3, 10**20), st.floats(), st.text(max_size=3))
+ANYTHING = st.one_of(
+    NUMBERS, st.lists(NUMBERS, max_size=2), st.dictionaries(st.sampled_from(["type", "factor", "x"]), NUMBERS)
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(config=st.sampled_from([V2, V2_LITE, V3, V32, FLASH]), key=st.integers(0, 10**6), value=ANYTHING)
+def test_any_value_under_any_key_gives_a_configuration_or_a_config_error(config, key, value):
+    raw = config.to_json()
+    name = sorted(raw)[key % len(raw)]
+    with suppress(ConfigError):
+        read = ModelConfig.from_json({**raw, name: value})
+        assert len(read.layers) == read.num_hidden_layers

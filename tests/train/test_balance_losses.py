@@ -121,7 +121,16 @@ def test_a_frozen_bias_has_the_rate_zero_and_the_last_part_of_a_run_the_late_one
     assert bias_rate(replace(config, update_bias=False), 0, 8) == 0
 
 
-@pytest.mark.parametrize("change", [{"device_weight": -0.1}, {"late_share": 1.5}, {"num_devices": -1}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"device_weight": -0.1},
+        {"rate": float("nan")},
+        {"expert_weight": float("inf")},
+        {"late_share": 1.5},
+        {"num_devices": -1},
+    ],
+)
 def test_impossible_balance_settings_are_refused_by_name(change: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=rf"balance\.{next(iter(change))} \({next(iter(change.values()))}\)"):
         BalanceConfig(**change)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from benthic.errors import ConfigError
-from benthic.models.config_laws import check_types, check_values
+from benthic.models.config_laws import check_types, check_values, check_yarn
 from benthic.models.families import FAMILIES, ModelType, family_of
 
 Routing = Literal["hash", "bias", "score"]
@@ -32,6 +32,9 @@ class Yarn:
     beta_slow: float = 1.0
     mscale: float | None = None
     mscale_all_dim: float | None = None
+
+    def __post_init__(self) -> None:
+        check_yarn(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,11 @@ class ModelConfig:
         Raises ConfigError when the file is absent, is no JSON object, or describes no model that can be built.
         """
         raw = source if isinstance(source, Mapping) else _read_object(Path(source))
-        values = family_of(raw).read(raw)
+        try:
+            values = family_of(raw).read(raw)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            # The readers name what they know; whatever else a file may hold is the file's fault as well.
+            raise ConfigError(f"config.json holds a value of a kind that it cannot have ({error!r})") from None
         if values["rope_scaling"] is not None:
             values["rope_scaling"] = Yarn(**values["rope_scaling"])
         return cls(**values)

@@ -133,11 +133,11 @@ def _num_hash_layers(raw: Mapping[str, Any]) -> int:
 
 def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
     """The rotary fields: dims, the two bases, and YaRN of the compressed layers."""
-    parameters = raw.get("rope_parameters") or {}
+    parameters = read_object(raw, "rope_parameters")
     nested = isinstance(parameters.get("main"), Mapping) and isinstance(parameters.get("compress"), Mapping)
     main = parameters["main"] if nested else {}
     compress = parameters["compress"] if nested else parameters
-    fields: dict[str, Any] = {"rope_scaling": _yarn(raw, raw.get("rope_scaling") or compress)}
+    fields: dict[str, Any] = {"rope_scaling": _yarn(raw, read_object(raw, "rope_scaling") or compress)}
     for name, value in (
         ("rope_theta", raw.get("rope_theta", main.get("rope_theta", _ABSENT))),
         ("compress_rope_theta", raw.get("compress_rope_theta", compress.get("rope_theta", _ABSENT))),
@@ -170,18 +170,28 @@ def _yarn(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any] 
     if original is None or "factor" not in scaling:
         raise ConfigError(f"rope_scaling is {dict(scaling)}; yarn needs factor and original_max_position_embeddings")
     return {
-        "factor": float(scaling["factor"]),
-        "original_max_position_embeddings": int(original),
-        "beta_fast": float(scaling.get("beta_fast", 32.0)),
-        "beta_slow": float(scaling.get("beta_slow", 1.0)),
+        "factor": scaling["factor"],
+        "original_max_position_embeddings": original,
+        "beta_fast": scaling.get("beta_fast", 32.0),
+        "beta_slow": scaling.get("beta_slow", 1.0),
     }
 
 
 def _expert_dtype(raw: Mapping[str, Any]) -> str:
     """fp4 where stated or where nothing is quantised; a quantised file that does not say is an FP8 base model."""
-    quantization = raw.get("quantization_config") or {}
+    quantization = read_object(raw, "quantization_config")
     default = "fp8" if quantization else "fp4"
     return str(raw.get("expert_dtype") or quantization.get("expert_dtype") or default)
+
+
+def read_object(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The object under a key, empty where there is none. Raises ConfigError for another kind of value."""
+    value = raw.get(name)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} is {value!r}; it must be an object, or null")
+    return value
 
 
 def first_eos_token(raw: Mapping[str, Any]) -> dict[str, Any]:

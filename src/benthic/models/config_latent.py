@@ -8,7 +8,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from benthic.errors import ConfigError
-from benthic.models.config_dialects import first_eos_token, refuse_missing, refuse_other_values, warn_about_unknown
+from benthic.models.config_dialects import (
+    first_eos_token,
+    read_object,
+    refuse_missing,
+    refuse_other_values,
+    warn_about_unknown,
+)
 
 FIXED = {
     "hidden_act": "silu",
@@ -52,7 +58,8 @@ def read_latent(
     fields: dict[str, Any] = {name: raw[name] for name in plain_fields if name in raw and name not in TRANSLATED}
     fields |= {"model_type": model_type, "hc_mult": 1, "q_lora_rank": raw.get("q_lora_rank") or 0}
     fields |= {name: default if raw.get(name) is None else raw[name] for name, default in gate.items()}
-    fields |= {name: raw[name] for name in ("n_group", "topk_group") if raw.get(name) is not None}
+    # null stands for one group; an absent key would be a guess, since transformers takes V3's 8 and 4 for it.
+    fields |= {name: 1 if raw[name] is None else raw[name] for name in ("n_group", "topk_group") if name in raw}
     fields["num_nextn_predict_layers"] = raw.get("num_nextn_predict_layers", raw.get("num_mtp_layers", 0)) or 0
     if "n_routed_experts" not in fields and "num_experts" in raw:
         fields["n_routed_experts"] = raw["num_experts"]
@@ -69,8 +76,8 @@ def read_latent(
 
 
 def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = raw.get("rope_parameters") or {}
-    found: dict[str, Any] = {"rope_scaling": _yarn(raw, raw.get("rope_scaling") or parameters)}
+    parameters = read_object(raw, "rope_parameters")
+    found: dict[str, Any] = {"rope_scaling": _yarn(raw, read_object(raw, "rope_scaling") or parameters)}
     theta = raw.get("rope_theta", parameters.get("rope_theta"))
     return found if theta is None else {**found, "rope_theta": theta}
 
@@ -88,19 +95,17 @@ def _yarn(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any] 
         raise ConfigError(
             f"rope_scaling has attention_factor {scaling['attention_factor']}; mscale and mscale_all_dim say it here"
         )
-    yarn = {"factor": float(scaling["factor"]), "original_max_position_embeddings": int(original)}
-    for name in ("beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
-        if scaling.get(name) is not None:
-            yarn[name] = float(scaling[name])
-    return yarn
+    yarn: dict[str, Any] = {"factor": scaling["factor"], "original_max_position_embeddings": original}
+    names = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim")
+    return yarn | {name: scaling[name] for name in names if scaling.get(name) is not None}
 
 
 def _formats(raw: Mapping[str, Any]) -> dict[str, Any]:
-    quantization = raw.get("quantization_config") or {}
+    quantization = read_object(raw, "quantization_config")
     if not quantization:
         return {"weight_dtype": "bf16", "expert_dtype": "bf16"}
     method, block = quantization.get("quant_method"), quantization.get("weight_block_size", [128, 128])
-    if method != "fp8" or list(block) != [128, 128]:
+    if method != "fp8" or block not in ([128, 128], (128, 128)):
         raise ConfigError(
             f"quantization_config has quant_method {method!r} and weight_block_size {block}; 'fp8' in blocks of "
             "[128, 128] can be read"
@@ -114,12 +119,16 @@ def _dense_layers(raw: Mapping[str, Any]) -> dict[str, Any]:
     types = raw.get("mlp_layer_types")
     if types is None:
         return {}
-    count = list(types).count("dense")
-    if list(types) != ["dense"] * count + ["sparse"] * (len(types) - count):
+    if not isinstance(types, list) or len(types) != raw.get("num_hidden_layers"):
+        raise ConfigError(
+            f"mlp_layer_types is {types!r}; it must name a kind for each of num_hidden_layers "
+            f"({raw.get('num_hidden_layers')}) layers"
+        )
+    count = types.count("dense")
+    if types != ["dense"] * count + ["sparse"] * (len(types) - count):
         raise ConfigError(f"mlp_layer_types is {types}; it must be dense layers first, then sparse layers")
     # transformers writes the list beside a number of its own that counts beyond a short model's layers.
-    if "first_k_dense_replace" in raw and min(raw["first_k_dense_replace"], len(types)) != count:
-        raise ConfigError(
-            f"first_k_dense_replace is {raw['first_k_dense_replace']} but mlp_layer_types has {count} dense layers"
-        )
+    stated = raw.get("first_k_dense_replace", count)
+    if not isinstance(stated, int) or min(stated, len(types)) != count:
+        raise ConfigError(f"first_k_dense_replace is {stated!r} but mlp_layer_types has {count} dense layers")
     return {"first_k_dense_replace": count}

@@ -20,6 +20,9 @@ _MAY_BE_ZERO = frozenset(
     }
 )  # fmt: skip
 
+MOST = {"num_hidden_layers": 4096, "num_nextn_predict_layers": 64, "n_routed_experts": 65_536}
+"""Counts beyond these are no model, and what lists their layers and experts would never end."""
+
 _HYBRID_SIZES = (
     "q_lora_rank",
     "compress_rope_theta",
@@ -42,6 +45,29 @@ def check_types(config: Any) -> None:
             raise ConfigError(f"{field.name} is {value!r}; a whole number is needed")
         if kind == "float" and (isinstance(value, bool) or not isinstance(value, int | float)):
             raise ConfigError(f"{field.name} is {value!r}; a number is needed")
+        if kind == "bool" and not isinstance(value, bool):
+            raise ConfigError(f"{field.name} is {value!r}; true or false is needed")
+
+
+def check_yarn(yarn: Any) -> None:
+    """Raises ConfigError for a `Yarn` that scales nothing sensibly."""
+    for field in fields(yarn):
+        value = getattr(yarn, field.name)
+        if value is None and field.name in ("mscale", "mscale_all_dim"):
+            continue
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ConfigError(f"rope_scaling has {field.name} {value!r}; a finite number is needed")
+        least = 1 if field.name in ("factor", "original_max_position_embeddings") else 0
+        if value < least:
+            raise ConfigError(f"rope_scaling has {field.name} {value!r}; it must be at least {least}")
+    if not isinstance(yarn.original_max_position_embeddings, int):
+        found = yarn.original_max_position_embeddings
+        raise ConfigError(f"rope_scaling has original_max_position_embeddings {found!r}; a whole number is needed")
+    if not yarn.beta_fast > yarn.beta_slow > 0:
+        raise ConfigError(
+            f"rope_scaling has beta_fast {yarn.beta_fast!r} and beta_slow {yarn.beta_slow!r}; "
+            "they must be above 0, beta_fast the larger"
+        )
 
 
 def check_values(config: Any) -> None:
@@ -51,7 +77,11 @@ def check_values(config: Any) -> None:
         value = getattr(config, field.name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if value < (0 if field.name in may_be_zero else 1e-30):
+        if not math.isfinite(value) and field.name != "swiglu_limit":
+            raise ConfigError(f"{field.name} is {value}; it must be finite")
+        if value > MOST.get(field.name, math.inf):
+            raise ConfigError(f"{field.name} is {value}; it must be at most {MOST[field.name]:,}")
+        if not value >= (0 if field.name in may_be_zero else 1e-30):
             least = "at least 0" if field.name in may_be_zero else "above 0"
             raise ConfigError(f"{field.name} is {value}; it must be {least}")
     own = _latent_laws(config) if config.is_latent else _hybrid_laws(config)

@@ -48,7 +48,9 @@ _GATE = (
 def _latent(architecture: str, model_type: ModelType, gate: Mapping[str, Any], own: tuple[str, ...] = ()) -> Family:
     required = (*_COMMON, *_LATENT, *own)
     optional = tuple(name for name in (*_GATE, *_OPTIONAL) if model_type != "deepseek_v2" or "nextn" not in name)
-    needed = [name for name in required if name != "rope_scaling" and name != "q_lora_rank"]
+    needed = [name for name in required if name not in ("rope_scaling", "q_lora_rank")]
+    # V3's file states its groups and dense layers; without them it would be another function, and no error would tell.
+    needed += [] if model_type == "deepseek_v2" else ["first_k_dense_replace", "n_group", "topk_group"]
     read = partial(
         config_latent.read_latent,
         plain_fields=(*required, *optional),
@@ -93,6 +95,6 @@ FAMILIES: Mapping[str, Family] = {
 def family_of(raw: Mapping[str, Any]) -> Family:
     """The family of a parsed config.json; one without a model_type is a DeepSeek-V4. Raises ConfigError."""
     model_type = raw.get("model_type", "deepseek_v4")
-    if model_type not in FAMILIES:
+    if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise ConfigError(f"model_type is {model_type!r}; {', '.join(sorted(FAMILIES))} can be read")
     return FAMILIES[model_type]

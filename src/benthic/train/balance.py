@@ -6,6 +6,7 @@ An expert that got more than its share becomes a little less eligible. The bias 
 no gradient is touched. In RL it stands still (`update_bias = false`): the gate is part of the policy.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,11 +23,11 @@ class BalanceConfig:
 
     update_bias: bool = True
     """Move the correction bias; false freezes it, as RL wants."""
-    rate: float = 0.003
+    rate: float = 0.001
     """Step of the bias."""
-    late_rate: float = 0.0005
+    late_rate: float = 0.0
     """Step of the bias in the last part of the run."""
-    late_share: float = 0.3
+    late_share: float = 0.03
     """Share of all steps, at the end, that count as late."""
     sequence_weight: float = 0.0001
     """Weight of the sequence-wise loss of V3 and V4."""
@@ -42,8 +43,8 @@ class BalanceConfig:
     def __post_init__(self) -> None:
         for name in ("rate", "late_rate", "sequence_weight", "expert_weight", "device_weight", "communication_weight"):
             value = getattr(self, name)
-            if value < 0:
-                raise ConfigError(f"balance.{name} ({value}) must not be negative")
+            if not 0 <= value < math.inf:
+                raise ConfigError(f"balance.{name} ({value}) must be finite and not negative")
         if not 0 <= self.late_share <= 1:
             raise ConfigError(f"balance.late_share ({self.late_share}) must lie between 0 and 1")
         if self.num_devices < 0:

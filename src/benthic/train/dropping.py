@@ -6,6 +6,7 @@ experts stay. Some sequences are never dropped from, so that the model also know
 and serving are. With dropping a row depends on its batch: the price is paid in training only.
 """
 
+import math
 import zlib
 from dataclasses import dataclass
 
@@ -32,8 +33,8 @@ class DroppingConfig:
     """Share of sequences, chosen by their tokens, that are never dropped from."""
 
     def __post_init__(self) -> None:
-        if self.capacity_factor <= 0:
-            raise ConfigError(f"dropping.capacity_factor ({self.capacity_factor}) must be positive")
+        if not 0 < self.capacity_factor < math.inf:
+            raise ConfigError(f"dropping.capacity_factor ({self.capacity_factor}) must be finite and positive")
         if not 0 <= self.spared_share <= 1:
             raise ConfigError(f"dropping.spared_share ({self.spared_share}) must lie between 0 and 1")
 
