@@ -194,6 +194,13 @@ def test_a_gate_of_v2_never_normalises_and_a_file_that_does_not_say_means_so():
         ModelConfig.from_json(raw | {"norm_topk_prob": True})
 
 
+@pytest.mark.parametrize("config", [V3, FLASH])
+@pytest.mark.parametrize("count", [65, 10**13, -1, 2.0])
+def test_a_number_of_blocks_that_fits_into_no_memory_is_refused(config, count):
+    with pytest.raises(ConfigError, match=f"num_nextn_predict_layers is {count}"):
+        ModelConfig.from_json({**config.to_json(), "num_nextn_predict_layers": count})
+
+
 def test_null_groups_are_one_group_and_a_v2_file_may_leave_them_out():
     raw = {**V2_LITE.to_json(), "n_group": None, "topk_group": None}
     assert ModelConfig.from_json(raw) == V2_LITE

@@ -51,6 +51,9 @@ TRANSLATED = frozenset(
     }
 )  # fmt: skip
 
+MOST_MTP_BLOCKS = 64
+"""More are no model, and a list of them might not fit into memory."""
+
 _ABSENT = object()
 
 
@@ -105,7 +108,12 @@ def _compress_ratios(raw: Mapping[str, Any]) -> tuple[int, ...]:
             f"compress_ratios ends in {list(chosen[num_layers:])} after the {num_layers} main layers; entries beyond "
             "them belong to MTP blocks, which have ratio 0"
         )
-    return chosen[:num_layers] + (0,) * int(raw.get("num_nextn_predict_layers", 1))
+    num_blocks = raw.get("num_nextn_predict_layers", 1)
+    if not isinstance(num_blocks, int) or not 0 <= num_blocks <= MOST_MTP_BLOCKS:
+        raise ConfigError(
+            f"num_nextn_predict_layers is {num_blocks!r}; a whole number of 0 to {MOST_MTP_BLOCKS} MTP blocks is needed"
+        )
+    return chosen[:num_layers] + (0,) * num_blocks
 
 
 def _ratios_of_types(types: list[str], rates: Mapping[str, int] | None) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from benthic.errors import ConfigError
+from benthic.models.config_dialects import MOST_MTP_BLOCKS
 
 Law = tuple[bool, str, str]
 
@@ -20,7 +21,7 @@ _MAY_BE_ZERO = frozenset(
     }
 )  # fmt: skip
 
-MOST = {"num_hidden_layers": 4096, "num_nextn_predict_layers": 64, "n_routed_experts": 65_536}
+MOST = {"num_hidden_layers": 4096, "num_nextn_predict_layers": MOST_MTP_BLOCKS, "n_routed_experts": 65_536}
 """Counts beyond these are no model, and what lists their layers and experts would never end."""
 
 _HYBRID_SIZES = (
