@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,10 +101,10 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(Path(benthic.__file__).parent.parent), "PYTHONUNBUFFERED": "1"}
 
 
-@pytest.fixture
-def server(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
+@contextmanager
+def serving(folder: Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "benthic", "serve", str(checkpoint), "--port", "0", "--name", "small"],
+        [sys.executable, "-m", "benthic", "serve", str(folder), "--port", "0", "--name", "small"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -112,6 +113,26 @@ def server(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
     yield process
     process.kill()
     process.wait()
+
+
+@pytest.fixture
+def server(checkpoint: Path) -> Iterator[subprocess.Popen[str]]:
+    with serving(checkpoint) as process:
+        yield process
+
+
+def test_serve_offers_a_completion_where_there_is_no_chat(checkpoint: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(checkpoint, tmp_path / "plain"))
+    (folder / "benthic.json").write_text('{"prompt_dialect": "template"}')
+    (folder / "tokenizer_config.json").unlink(missing_ok=True)
+    with serving(folder) as process:
+        assert process.stdout is not None
+        curl = next(line for line in process.stdout if "curl" in line)
+        url, body = curl.split()[1], json.loads(curl.split(" -d '")[1].strip().removesuffix("'"))
+        assert url.endswith("/v1/completions")
+        answer = httpx.post(url, json=body, timeout=60)
+    assert answer.status_code == 200
+    assert answer.json()["model"] == "small"
 
 
 def test_serve_says_when_it_is_ready_answers_its_own_curl_line_and_ends_cleanly(

@@ -171,3 +171,14 @@ def test_another_event_loop_is_refused() -> None:
 
     asyncio.run(first())
     asyncio.run(second())
+
+
+async def test_a_folder_without_a_tokenizer_is_asked_by_ids(tmp_path: Path) -> None:
+    save_checkpoint(build_model(), tmp_path, weights="fp32")
+    async with AsyncLLM(tmp_path) as llm:
+        output = await llm.generate([5, 6, 7], GREEDY)
+        assert len(output.outputs[0].token_ids) == 12
+        with pytest.raises(RequestError, match="this LLM has no tokenizer"):
+            await llm.generate("hello", GREEDY)
+        with pytest.raises(RequestError, match="stop strings need a tokenizer"):
+            await llm.generate([5], SamplingParams(stop="x"))

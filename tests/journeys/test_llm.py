@@ -340,6 +340,21 @@ def test_without_a_tokenizer_ids_work_and_text_is_refused() -> None:
             llm.generate([[5]], SamplingParams(stop="x"))
 
 
+def test_a_folder_without_a_tokenizer_is_asked_by_ids(tmp_path: Path) -> None:
+    save_checkpoint(build_model(), tmp_path, weights="fp32")
+    assert not (tmp_path / "tokenizer.json").exists()
+    with LLM(tmp_path) as llm:
+        [output] = llm.generate([[5, 6, 7]], GREEDY)
+        assert len(output.outputs[0].token_ids) == 12
+        with pytest.raises(RequestError, match=r"prompts\[1\] is the text 'hello'; .* give prompts as token ids"):
+            llm.generate([[5], "hello"], GREEDY)
+        with pytest.raises(RequestError, match=r"stop is .*; it must be empty, or use stop_token_ids"):
+            llm.generate([[5]], SamplingParams(stop="x"))
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"is not a tokenizer\.json"):
+        LLM(tmp_path)
+
+
 def test_wrong_settings_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'max_model_len'"):
         LLM("tiny", max_modellen=5)

@@ -1,8 +1,7 @@
 """Our models equal transformers' DeepSeek-V2, V3 and V3.2, as they read a prompt and as they decode.
 
-Where transformers departs from the official code, the models compared keep clear of it: a `mscale` without
-`mscale_all_dim` (it then takes ln(factor) / 10 + 1), and the indexer's Hadamard transform, which it leaves out as our
-policy "plain" does.
+Where transformers differs from ours on purpose, the models compared keep clear of it: docs/family.md lists where,
+and test_family_departures.py holds it to that.
 """
 
 import random

@@ -30,8 +30,25 @@ def test_groups_are_all_divisors_of_the_machine() -> None:
 
 
 def test_a_model_is_cut_only_where_it_divides_evenly() -> None:
-    # 6 divides neither 64 heads nor 256 experts; 3 devices share nothing of Flash.
-    assert list(ways(sizing("deepseek-v4-flash"), Machine(DEVICES["h200"], 3))) == ["1 device x3"]
+    # 3 divides neither 64 heads nor 256 experts: of three devices two share Flash, and one is idle.
+    assert list(ways(sizing("deepseek-v4-flash"), Machine(DEVICES["h200"], 3))) == [
+        "1 device x3", "TP2 x1, 1 idle", "EP2 x1, 1 idle",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4-pro"])
+def test_more_devices_never_hold_less(name: str) -> None:
+    one = sizing(name)
+    most = [max(fit.conversations for fit in ways(one, Machine(DEVICES["h200"], n)).values()) for n in range(1, 34)]
+    assert most == sorted(most)
+    assert most[0] == 0 < most[-1]
+
+
+def test_an_idle_device_changes_nothing_for_the_others() -> None:
+    one = sizing("deepseek-v4-flash")
+    two = floors(one, "EP2", Machine(DEVICES["h200"], 2)).decode(64, CONTEXT)
+    three = floors(one, "EP2 x1, 1 idle", Machine(DEVICES["h200"], 3)).decode(64, CONTEXT)
+    assert three == two
 
 
 def test_room_is_nine_tenths_of_what_weights_leave_less_the_temporaries() -> None:

@@ -87,6 +87,32 @@ def test_lengths_take_k_and_m() -> None:
     assert read_lengths("4096, 128K,1m") == [4096, 131072, 1048576]
 
 
+def test_three_devices_are_planned_with_one_idle(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "deepseek-v4-flash", "--hardware", "h200x2,h200x3", "--context", "32K", "--json"]) == 0
+    two, three = json.loads(capsys.readouterr().out)["machines"]
+    [before], [after] = two["contexts"], three["contexts"]
+    assert after["best"]["name"] == before["best"]["name"] + " x1, 1 idle" == "TP2 x1, 1 idle"
+    assert "EP2 x1, 1 idle" in [way["name"] for way in after["ways"]]
+    assert after["best"]["num_idle"] == 1
+    assert after["conversations"] == before["conversations"] > 0
+    assert after["decode"] == before["decode"]
+
+
+def test_a_context_that_is_given_twice_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "tiny", "--context", "4096,4K", "--context", "512,4096"]) == 0
+    text = capsys.readouterr().out
+    assert len(re.findall(r"^  at 4K: ", text, re.MULTILINE)) == 1
+    assert re.search(r"GFLOP of one token +format +at 4K +at 512 +0-4K +0-512$", text, re.MULTILINE)
+
+
+def test_a_context_beyond_the_model_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "deepseek-v3", "--context", "128K,256K,1M"]) == 0
+    noted = "deepseek-v3 was made for 163,840 tokens, and the context is 262,144, 1,048,576: figures beyond"
+    assert noted in " ".join(capsys.readouterr().out.split())
+    assert run(["plan", "deepseek-v3", "--context", "160K"]) == 0
+    assert "was made for" not in capsys.readouterr().out
+
+
 def test_a_draft_pays_beyond_the_share_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", "deepseek-v4-flash", "--context", "32K", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)["machines"][0]

@@ -32,7 +32,7 @@ def plan(
     plot: Annotated[Path | None, typer.Option(help="Draw a figure (.svg, .png, .pdf); needs matplotlib.")] = None,
 ) -> None:
     """Print what a model costs to hold, compute and talk to."""
-    contexts = tuple(length for words in context or () for length in read_lengths(words))
+    contexts = tuple(dict.fromkeys(length for words in context or () for length in read_lengths(words)))
     from benthic import plan as planning
 
     if plot is not None:

@@ -12,6 +12,7 @@ from benthic.cli.serve_options import read_serve_options
 from benthic.server.listen import bind
 
 _QUESTION = "What is 347 + 285?"
+_BEGINNING = "347 + 285 ="
 
 
 def serve(
@@ -57,12 +58,14 @@ def serve(
         service.channel,
         listener=listener,
         drain_s=options.server.drain_s,
-        ready=lambda url: _announce(url, service.name, has_key=has_key),
+        ready=lambda url: _announce(url, service.name, has_key=has_key, has_chat=service.prompts.has_chat),
     ).serve_until_stopped()
 
 
-def _announce(url: str, name: str, *, has_key: bool) -> None:
-    body = json.dumps({"model": name, "messages": [{"role": "user", "content": _QUESTION}]})
+def _announce(url: str, name: str, *, has_key: bool, has_chat: bool) -> None:
+    route = "chat/completions" if has_chat else "completions"
+    asked = {"messages": [{"role": "user", "content": _QUESTION}]} if has_chat else {"prompt": _BEGINNING}
+    body = json.dumps({"model": name, **asked})
     key = ' -H "authorization: Bearer $BENTHIC_API_KEY"' if has_key else ""
     typer.echo(f"{name} is ready at {url}  (OpenAI base URL {url}/v1; Ctrl-C ends it)\n\nTry it:\n")
-    typer.echo(f"  curl {url}/v1/chat/completions -H 'content-type: application/json'{key} -d '{body}'\n")
+    typer.echo(f"  curl {url}/v1/{route} -H 'content-type: application/json'{key} -d '{body}'\n")

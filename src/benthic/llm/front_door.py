@@ -47,7 +47,7 @@ class FrontDoor(ABC):
                         "device, dtype and numerics are those of the loaded model; leave them out beside it"
                     )
             else:
-                tokenizer = tokenizer or Tokenizer(resolve(model))
+                tokenizer = tokenizer or _tokenizer_of(resolve(model))
                 model = load_model(model, device=device, dtype=dtype, numerics=numerics)
             if tokenizer is not None:
                 tokenizer.check_model(model.config.vocab_size, model.config.eos_token_id)
@@ -67,3 +67,8 @@ class FrontDoor(ABC):
             RequestError: there is none.
         """
         return self._reader.tokenizer
+
+
+def _tokenizer_of(folder: Path) -> Tokenizer | None:
+    """The checkpoint's; None where it has none: such a model is asked by token ids."""
+    return Tokenizer(folder) if (folder / "tokenizer.json").exists() else None

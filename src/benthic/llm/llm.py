@@ -38,7 +38,8 @@ class LLM(FrontDoor):
     Args:
         model: a checkpoint folder, the name of a bundled model ("tiny"), or a loaded Transformer.
         device, dtype, numerics: see `benthic.load_model`; dtype may be a name such as "bfloat16".
-        tokenizer: overrides the checkpoint's; needed with a loaded Transformer if text is to be used.
+        tokenizer: overrides the checkpoint's; needed with a loaded Transformer, and with a folder that has no
+            tokenizer.json, if text is to be used. Without one prompts are token ids and answers have no text.
         engine: fields of `benthic.engine.EngineConfig`, such as max_num_seqs or max_model_len.
 
     Raises:

@@ -15,6 +15,11 @@ from benthic.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 
+_NO_TOKENIZER = (
+    "this LLM has no tokenizer (no tokenizer.json in its folder, none given); give prompts as token ids, or a "
+    "tokenizer to LLM(...)"
+)
+
 
 class PromptReader:
     """Makes requests of prompts, with ids of their own.
@@ -37,7 +42,7 @@ class PromptReader:
             RequestError: there is none.
         """
         if self._tokenizer is None:
-            raise RequestError("this LLM has no tokenizer; give prompts as token ids, or a tokenizer to LLM(...)")
+            raise RequestError(_NO_TOKENIZER)
         return self._tokenizer
 
     def read_all(
@@ -77,6 +82,8 @@ class PromptReader:
         name = f"prompts[{place}]"
         if isinstance(prompt, str) and not is_unicode(prompt):
             raise RequestError(f"{name} is {shown(prompt)}; a text must consist of whole characters", param=name)
+        if isinstance(prompt, str) and self._tokenizer is None:
+            raise RequestError(f"{name} is the text {shown(prompt)}; {_NO_TOKENIZER}", param=name)
         ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(prompt, name)
         answers: list[OpenAnswer] = []
         for index in range(params.n):
@@ -93,7 +100,11 @@ class PromptReader:
     def _detokenizer(self, params: SamplingParams) -> Detokenizer | None:
         if self._tokenizer is None:
             if params.stop:
-                raise RequestError("stop strings need a tokenizer, and this LLM has none", param="stop")
+                raise RequestError(
+                    f"stop is {shown(params.stop)}; it must be empty, or use stop_token_ids: stop strings need a "
+                    "tokenizer, and this LLM has none (no tokenizer.json in its folder, none given)",
+                    param="stop",
+                )
             return None
         return Detokenizer(
             self._tokenizer,

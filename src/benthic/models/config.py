@@ -151,7 +151,7 @@ class ModelConfig:
         """Factor of cos and sin (family.md 3): 1 in every released model.
 
         As in the official code, an absent mscale is 1 and an absent mscale_all_dim 0; transformers differs where only
-        one of the two is given.
+        one of the two is given, and where both are 0 (family.md, "Where transformers differs").
         """
         yarn = self.rope_scaling
         if not self.is_latent or yarn is None:

@@ -6,7 +6,7 @@ whole, a copy of the rest, and its own conversations, whose tokens travel to the
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from benthic.cache.budget import KEPT_FREE
@@ -28,6 +28,7 @@ MOST_DEVICES = 512
 class Fit:
     """A model on groups of `num_devices` devices of a machine; every group serves its own conversations.
 
+    `num_idle` devices belong to no group.
     `weight_bytes` and `room_bytes` are of one device: what it holds, and what is left for the cache (below 0: too
     little). `conversations` is the number that fits, over all groups.
     """
@@ -38,11 +39,14 @@ class Fit:
     weight_bytes: int
     room_bytes: int
     conversations: int
+    num_idle: int = 0
 
     @property
     def name(self) -> str:
-        """`TP2 x4`: four groups of two devices; one device alone has no layout."""
+        """`TP2 x4`: four groups of two devices; `EP2 x1, 1 idle`: of three; one device alone has no layout."""
         group = "1 device" if self.num_devices == 1 else f"{self.layout}{self.num_devices}"
+        if self.num_idle:
+            return f"{group} x{self.num_groups}, {self.num_idle} idle"
         return group if self.num_groups == 1 else f"{group} x{self.num_groups}"
 
     @property
@@ -54,12 +58,20 @@ class Fit:
 def fits(
     config: ModelConfig, held: tuple[Holding, ...], state: State, machine: Machine, context: int
 ) -> tuple[Fit, ...]:
-    """Every way to share the machine's devices, the smallest groups first."""
+    """Every way to share the machine's devices, the smallest groups first.
+
+    Groups of a machine whose size is no power of two may leave devices idle: three never hold less than two.
+    """
+    count = machine.num_devices
+    may_idle = count & (count - 1) != 0
     found = []
-    for size in range(1, machine.num_devices + 1):
-        if machine.num_devices % size == 0:
+    for size in range(1, count + 1):
+        num_groups, num_idle = divmod(count, size)
+        if num_idle == 0 or may_idle:
             found += [
-                fit_of(config, held, state, machine.device, layout, size, machine.num_devices // size, context)
+                replace(
+                    fit_of(config, held, state, machine.device, layout, size, num_groups, context), num_idle=num_idle
+                )
                 for layout in _layouts(config, size)
             ]
     return tuple(found)

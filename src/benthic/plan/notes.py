@@ -40,7 +40,11 @@ def notes(plan: Plan) -> tuple[str, ...]:
     limit = sizing.costs.max_context
     beyond = sorted({context for context in choices.contexts if context > limit})
     if beyond:
-        found.append(f"{sizing.costs.name} was made for {limit:,} tokens; figures beyond are the same formulas.")
+        lengths = ", ".join(f"{context:,}" for context in beyond)
+        found.append(
+            f"{sizing.costs.name} was made for {limit:,} tokens, and the context is {lengths}: figures beyond are the "
+            "same formulas, and the engine refuses such a length."
+        )
     for comparison in plan.comparisons:
         if any(context > comparison.other.max_context for context in choices.contexts):
             found.append(

@@ -129,6 +129,11 @@ class PromptEncoder:
         elif self.settings.chat_template:
             self._template = ChatTemplate(self.settings.chat_template, tokenizer.control_tokens)
 
+    @property
+    def has_chat(self) -> bool:
+        """Whether conversations can be written: the family has an encoding, or the checkpoint a chat template."""
+        return self._template is not None or self.settings.prompt_dialect != "template"
+
     def encode(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Prompt:
         """Read a request body and write its prompt.
 
@@ -195,7 +200,7 @@ class PromptEncoder:
 
     @property
     def _encoding(self) -> Dialect | ChatTemplate:
-        if self._template is not None or self.settings.prompt_dialect != "template":
+        if self.has_chat:
             return self._template or self.settings.prompt_dialect
         raise RequestError(
             "this checkpoint has no chat template, so chat is not possible; completions of plain text and of token ids "
