@@ -75,7 +75,7 @@ def test_gradients_are_the_numeric_ones(config, form):
         return torch.func.functional_call(layer, given, (h, context))  # type: ignore[no-any-return]
 
     leaves = [layer.get_parameter(name).detach().requires_grad_() for name in names]
-    torch.autograd.gradcheck(call, (h, *leaves), nondet_tol=0.0)
+    torch.autograd.gradcheck(call, (h, *leaves), nondet_tol=0.0, fast_mode=True)
 
 
 @pytest.mark.parametrize("config", [TINY_V3, TINY_V32], ids=["v3", "v32"])
