@@ -1,10 +1,12 @@
 """Which implementation of an operation runs.
 
-`"auto"` takes the numba kernel for tensors on the CPU of at most float32 and the plain reference everywhere else;
-float64 always means the reference, so that gradients can be checked. Naming an implementation is for tests, benches
-and bug hunts.
+`"auto"` takes the numba kernel for tensors on the CPU of at most float32, the Triton kernel on CUDA where an operation
+has one, and the plain reference everywhere else; float64 always means the reference, so that gradients can be checked.
+Naming an implementation is for tests, benches and bug hunts.
 """
 
+from functools import cache
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -31,6 +33,25 @@ def uses_cpu_kernel(impl: Impl, x: Tensor) -> bool:
     return impl == "cpu" or _is_reference(impl)
 
 
+def uses_triton_kernel(impl: Impl, x: Tensor) -> bool:
+    """True if an operation that has a Triton kernel should use it on `x`; the other names are for `uses_cpu_kernel`.
+
+    Inside torch.compile the reference is what can be compiled.
+
+    Raises:
+        KernelInputError: `impl` is "triton" and `x` is not for it, or Triton is not installed.
+    """
+    fits = x.is_cuda and x.dtype is not torch.float64
+    if impl == "auto":
+        return fits and _has_triton() and not torch.compiler.is_compiling()
+    if impl == "triton" and not (fits and _has_triton()):
+        raise KernelInputError(
+            f"impl='triton' got a {x.dtype} tensor on {x.device}; it takes float32, bfloat16 or float16 on cuda, "
+            "and needs the package triton"
+        )
+    return impl == "triton"
+
+
 def require_reference(impl: Impl, op: str) -> None:
     """Refuses any implementation but the reference for an operation that has no other.
 
@@ -46,7 +67,12 @@ def require_reference(impl: Impl, op: str) -> None:
 def _is_reference(impl: Impl) -> bool:
     """Always False: a name that is not the reference raises."""
     if impl == "triton":
-        raise KernelInputError("impl='triton' is not built yet; use 'auto', 'reference' or 'cpu'")
+        raise KernelInputError("this operation has no impl='triton'; use 'auto', 'reference' or 'cpu'")
     if impl != "reference":
         raise KernelInputError(f"impl={impl!r} is unknown; it is one of 'auto', 'reference', 'cpu', 'triton'")
     return False
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None

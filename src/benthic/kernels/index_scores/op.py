@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.index_scores.reference import index_scores_ref
 from benthic.kernels.kv_storage import PackedIndex
 from benthic.kernels.product_rows import fewest_product_rows
@@ -44,6 +44,8 @@ def index_scores(
     if gamma.shape != query.shape[:2]:
         raise KernelInputError(f"gamma has shape {tuple(gamma.shape)}; it must be {tuple(query.shape[:2])}")
     blocks = (0, tiles.num_entry_blocks) if blocks is None else blocks
+    if uses_triton_kernel(impl, query) and keys.dtype is query.dtype:
+        return _compiled(_triton(), query, gamma, keys, tiles, blocks)
     is_compiled = uses_cpu_kernel(impl, query)
     if is_compiled and takes_chains(query, keys, tiles):
         return _compiled(_chains(), query, gamma, keys, tiles, blocks)
@@ -77,6 +79,13 @@ def chains_agree_here(dim: int) -> bool:
     from benthic.kernels.sparse_attention.chains_cpu import chain_len
 
     return chain_len(dim, torch.get_num_threads()) > 0
+
+
+@cache
+def _triton() -> Callable[..., Tensor]:
+    from benthic.kernels.index_scores.kernel import index_scores_triton
+
+    return index_scores_triton
 
 
 @cache

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.kv_storage import PackedKv
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
@@ -90,6 +90,8 @@ def sparse_attention(
     if rows == 0:
         return query[..., :value_dim]
     sink = sink_logits(query, None) if sink is None else sink
+    if uses_triton_kernel(impl, query) and keys.dtype is query.dtype:
+        return _by_triton(query, keys, plan, sink, scale, picks, value_dim, workspace_bytes)
     if query.is_cpu:
         min_rows = max(min_rows, fewest_product_rows(dim, torch.get_num_threads(), value_dim))
     compiled = uses_cpu_kernel(impl, query)
@@ -111,6 +113,27 @@ def sparse_attention(
             some = tiles.part(first, first + cut.num_tiles)
             chosen = None if kept is None else kept[first : first + cut.num_tiles]
             parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
+    places = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return places.index_select(0, plan.order)
+
+
+def _by_triton(
+    query: Tensor,
+    keys: Keys,
+    plan: TilePlan,
+    sink: Tensor,
+    scale: float,
+    picks: Sequence[Tensor | None] | None,
+    value_dim: int,
+    workspace_bytes: int,
+) -> Tensor:
+    parts = []
+    for tiles, kept in zip(plan.groups, picks or [None] * len(plan.groups), strict=True):
+        rest = (tiles, scale, kept, value_dim, workspace_bytes)
+        if isinstance(keys, PackedKv):
+            parts.append(_triton()(query, keys, sink, *rest))
+        else:
+            parts.append(with_reference_gradient(_triton(), _whole, (query, keys, sink), *rest))
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places.index_select(0, plan.order)
 
@@ -217,6 +240,13 @@ def _single_rows(query: Tensor, keys: Keys, sink: Tensor, *rest: object) -> Tens
 def _takes_chains(query: Tensor, keys: Keys, sink: Tensor, value_dim: int) -> bool:
     is_plain = query.dtype is torch.float32 and keys.dtype is torch.float32 and sink.dtype is torch.float32
     return is_plain and chains_agree_here(query.shape[2], value_dim)
+
+
+@cache
+def _triton() -> Callable[..., Tensor]:
+    from benthic.kernels.sparse_attention.kernel import attend_tiles_triton
+
+    return attend_tiles_triton
 
 
 @cache
