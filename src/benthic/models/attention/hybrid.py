@@ -29,7 +29,7 @@ class HybridAttention(nn.Module):
         super().__init__()
         self.layer, self.ratio, self.numerics, self.min_rows = layer, ratio, numerics, min_rows
         self.heads, self.dim, self.rope_dim = config.num_attention_heads, config.head_dim, config.qk_rope_head_dim
-        self.rank, self.eps = config.q_lora_rank, config.rms_norm_eps
+        self.scale, self.rank, self.eps = config.softmax_scale, config.q_lora_rank, config.rms_norm_eps
         self.groups, self.output_rank = config.o_groups, config.o_lora_rank
         hidden, width = config.hidden_size, self.heads * self.dim
         self.wq_a = Linear(hidden, self.rank, numerics)
@@ -80,7 +80,7 @@ class HybridAttention(nn.Module):
             keys,
             context.plan(self.ratio),
             self.attn_sink,
-            self.dim**-0.5,
+            self.scale,
             picks,
             min_rows=self.min_rows,
             workspace_bytes=context.workspace_bytes,
@@ -121,7 +121,7 @@ class HybridAttention(nn.Module):
             index_entries = self.numerics.index_vector(index_entries)
         index_keys = context.write_index(self.layer, index_entries)
         gamma = products[:, width + index_width :]
-        attended = Attended(query, keys, self.attn_sink, self.dim**-0.5)
+        attended = Attended(query, keys, self.attn_sink, self.scale)
         return keys, self.indexer.choose(
             index_query, gamma, index_keys, attended, self.layer, self.ratio, context, trace
         )
