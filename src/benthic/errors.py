@@ -5,6 +5,7 @@
     |-- CheckpointError                   files of weights: missing, unexpected, misshapen, corrupt
     |-- KernelInputError (ValueError)     shapes, dtypes or values that an operation cannot take
     |-- ExactnessError                    this machine's products depend on neighbouring rows
+    |-- KernelUnavailable                 a compiled kernel cannot be had or launched on this machine
     |-- RequestError (ValueError)         one request, refused; the others go on
     |   |-- PromptTooLong
     |   |-- BadSchema
@@ -50,6 +51,10 @@ class KernelInputError(BenthicError, ValueError):
 
 class ExactnessError(BenthicError):
     """A row's bits depend on its neighbours on this machine, and no remedy held."""
+
+
+class KernelUnavailable(BenthicError):
+    """A compiled kernel cannot be had on this machine: no compiler, a refused source, a failed launch."""
 
 
 class RequestError(BenthicError, ValueError):

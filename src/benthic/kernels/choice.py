@@ -1,7 +1,8 @@
 """Which implementation of an operation runs.
 
-`"auto"` takes the numba kernel for tensors on the CPU of at most float32, the Triton kernel on CUDA where an operation
-has one, and the plain reference everywhere else; float64 always means the reference, so that gradients can be checked.
+`"auto"` takes the numba kernel for tensors on the CPU of at most float32; on CUDA the CUDA C++ kernel where an
+operation has one, the device is a Hopper GPU and nvcc is there, else its Triton kernel; and the plain reference
+everywhere else. float64 always means the reference, so that gradients can be checked.
 Naming an implementation is for tests, benches and bug hunts.
 """
 
@@ -13,8 +14,11 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
+from benthic.kernels.cuda_library import has_cuda_compiler
 
-Impl = Literal["auto", "reference", "cpu", "triton"]
+Impl = Literal["auto", "reference", "cpu", "triton", "cuda"]
+
+HOPPER = (9, 0)
 
 
 def uses_cpu_kernel(impl: Impl, x: Tensor) -> bool:
@@ -52,6 +56,25 @@ def uses_triton_kernel(impl: Impl, x: Tensor) -> bool:
     return impl == "triton"
 
 
+def uses_cuda_kernel(impl: Impl, x: Tensor) -> bool:
+    """True if an operation that has a CUDA C++ kernel should use it on `x`; ask before `uses_triton_kernel`.
+
+    Raises:
+        KernelInputError: `impl` is "cuda" and `x` is not on a Hopper GPU, or nothing compiles here.
+    """
+    if impl not in ("auto", "cuda"):
+        return False
+    fits = x.is_cuda and _is_hopper(x.device.index or 0) and has_cuda_compiler()
+    if impl == "auto":
+        return fits and not torch.compiler.is_compiling()
+    if not fits:
+        raise KernelInputError(
+            f"impl='cuda' got a {x.dtype} tensor on {x.device}; it takes tensors on a Hopper GPU (compute capability "
+            "9.0), and needs nvcc: install CUDA 13, or `pip install nvidia-cuda-nvcc`"
+        )
+    return True
+
+
 def require_reference(impl: Impl, op: str) -> None:
     """Refuses any implementation but the reference for an operation that has no other.
 
@@ -66,11 +89,16 @@ def require_reference(impl: Impl, op: str) -> None:
 
 def _is_reference(impl: Impl) -> bool:
     """Always False: a name that is not the reference raises."""
-    if impl == "triton":
-        raise KernelInputError("this operation has no impl='triton'; use 'auto', 'reference' or 'cpu'")
+    if impl in ("triton", "cuda"):
+        raise KernelInputError(f"this operation has no impl={impl!r}; use 'auto', 'reference' or 'cpu'")
     if impl != "reference":
-        raise KernelInputError(f"impl={impl!r} is unknown; it is one of 'auto', 'reference', 'cpu', 'triton'")
+        raise KernelInputError(f"impl={impl!r} is unknown; it is one of 'auto', 'reference', 'cpu', 'triton', 'cuda'")
     return False
+
+
+@cache
+def _is_hopper(index: int) -> bool:
+    return torch.cuda.get_device_capability(index) == HOPPER
 
 
 @cache
