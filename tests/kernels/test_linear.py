@@ -10,6 +10,7 @@ from benthic.kernels.grouped_linear.cases import inputs as grouped_inputs
 from benthic.kernels.linear import batched_linear, by_columns, is_by_columns, linear
 from benthic.kernels.linear.cases import ROW_INPUTS, SHAPES, batched_inputs, inputs
 from benthic.kernels.linear.cpu import few_rows_linear
+from benthic.kernels.linear.schedule import order_of
 from tests.kernels import laws
 
 
@@ -114,3 +115,16 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         linear(torch.zeros(2, 3), torch.zeros(4, 5))
     with pytest.raises(KernelInputError, match=r"\[N, I\], \[E, O, I\], \[E\]"):
         grouped_linear(torch.zeros(2, 3), torch.zeros(2, 4, 3), torch.zeros(3, dtype=torch.int32))
+
+
+def test_triton_is_refused_on_the_cpu() -> None:
+    with pytest.raises(KernelInputError, match="on cpu; it takes .* on cuda"):
+        linear(torch.zeros(2, 3), torch.zeros(4, 3), impl="triton")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [*SHAPES, (24, 16384), (1536, 4096), (32768, 1024)], ids=str)
+def test_segments_on_cuda_cover_the_inputs_and_none_is_empty(shape: tuple[int, int], dtype: torch.dtype) -> None:
+    order = order_of(*shape, dtype)
+    assert order.segment_len % order.block_k == 0
+    assert (order.segments - 1) * order.segment_len < shape[1] <= order.segments * order.segment_len

@@ -37,17 +37,18 @@ def uses_cpu_kernel(impl: Impl, x: Tensor) -> bool:
     return impl == "cpu" or _is_reference(impl)
 
 
-def uses_triton_kernel(impl: Impl, x: Tensor) -> bool:
+def uses_triton_kernel(impl: Impl, x: Tensor, *, is_operator: bool = False) -> bool:
     """True if an operation that has a Triton kernel should use it on `x`; the other names are for `uses_cpu_kernel`.
 
-    Inside torch.compile the reference is what can be compiled.
+    Inside torch.compile the reference is what can be compiled, unless the kernel `is_operator`: one registered with
+    torch, which a compiled graph holds as it is.
 
     Raises:
         KernelInputError: `impl` is "triton" and `x` is not for it, or Triton is not installed.
     """
     fits = x.is_cuda and x.dtype is not torch.float64
     if impl == "auto":
-        return fits and _has_triton() and not torch.compiler.is_compiling()
+        return fits and _has_triton() and (is_operator or not torch.compiler.is_compiling())
     if impl == "triton" and not (fits and _has_triton()):
         raise KernelInputError(
             f"impl='triton' got a {x.dtype} tensor on {x.device}; it takes float32, bfloat16 or float16 on cuda, "

@@ -4,11 +4,10 @@ from collections.abc import Callable
 from functools import cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.grouped_linear.reference import grouped_linear_ref
 from benthic.kernels.linear import is_by_columns
 from benthic.kernels.precision import wide
@@ -27,22 +26,22 @@ def grouped_linear(x: Tensor, weight: Tensor, group_ends: Tensor, *, impl: Impl 
             end is N.
 
     Returns:
-        [N, O] in the dtype of `x`. CPU: float32 products of the values; experts without rows cost nothing. On CUDA
-        bfloat16 takes torch's grouped product.
+        [N, O] in the dtype of `x`. CPU: float32 products of the values. On CUDA: products of values in `x.dtype` with
+        float32 accumulation, without the host reading the ends. Experts without rows cost nothing.
 
     Raises:
         KernelInputError: the shapes do not fit.
 
-    On the CPU a row has the same bits in any batch, as for `linear`.
+    A row has the same bits in any batch and grouping, those of `linear` with its expert's weight.
     """
     if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[2] or group_ends.shape != weight.shape[:1]:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}, group_ends {tuple(group_ends.shape)}; "
             "they must be [N, I], [E, O, I], [E]"
         )
-    if x.is_cuda and x.dtype == torch.bfloat16 and impl == "auto":
-        return F.grouped_mm(x, weight.to(x.dtype).transpose(1, 2), offs=group_ends.to(torch.int32))
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    if uses_triton_kernel(impl, x, is_operator=True):
+        return _on_cuda(needs_gradient)(x, weight.to(x.dtype), group_ends.to(torch.int32).contiguous())
     if not uses_cpu_kernel(impl, x) or needs_gradient or not is_by_columns(weight):
         return grouped_linear_ref(x, weight, group_ends)
     rows = wide(x)
@@ -51,6 +50,12 @@ def grouped_linear(x: Tensor, weight: Tensor, group_ends: Tensor, *, impl: Impl 
     if x.shape[0] <= FEW_ROWS * hit:
         return _cpu()(rows if rows.stride(1) == 1 else rows.contiguous(), weight, group_ends).to(x.dtype)
     return grouped_linear_ref(x, weight, group_ends)
+
+
+def _on_cuda(needs_gradient: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    from benthic.kernels.grouped_linear.kernel import multiply_grouped, multiply_grouped_trained
+
+    return multiply_grouped_trained if needs_gradient or torch.compiler.is_compiling() else multiply_grouped
 
 
 @cache

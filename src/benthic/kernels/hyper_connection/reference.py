@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.kernels.hyper_connection.sinkhorn import sinkhorn_recomputing
+from benthic.kernels.linear import linear
 from benthic.kernels.precision import sigmoid, wide
+from benthic.kernels.rms_norm import rms_norm
 
 
 class HyperMix(NamedTuple):
@@ -68,6 +70,11 @@ def mix_streams(x: Tensor, pre: Tensor) -> Tensor:
 
 
 def _normed_projection(x: Tensor, fn: Tensor, norm_eps: float) -> Tensor:
-    """(z . fn^T) * rsqrt(mean z^2 + norm_eps) over the flattened streams; one RMS, no gain."""
+    """(z . fn^T) * rsqrt(mean z^2 + norm_eps) over the flattened streams; one RMS, no gain.
+
+    On CUDA the norm comes first: there the bits of a mean, as of a library's product, depend on the number of rows.
+    """
     z = x.flatten(1)
+    if z.is_cuda:
+        return linear(rms_norm(z, None, norm_eps), fn)
     return F.linear(z, fn.to(z.dtype)) * torch.rsqrt((z * z).mean(-1, keepdim=True) + norm_eps)

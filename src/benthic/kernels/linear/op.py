@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.linear.layout import is_by_columns
 from benthic.kernels.linear.reference import linear_ref
 from benthic.kernels.precision import wide
@@ -24,20 +24,23 @@ def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, i
         out_dtype: dtype of the result, `x.dtype` if None. float32 makes the product a float32 island.
 
     Returns:
-        [R, O]. On CPU and in islands: float32 product of the values, rounded once. On CUDA: native product of
+        [R, O]. On CPU and in islands: float32 product of the values, rounded once. On CUDA: product of values in
         `x.dtype` with float32 accumulation.
 
     Raises:
         KernelInputError: the shapes do not fit.
 
-    On the CPU a row has the same bits in any batch: a weight by columns takes one row by our own kernel and more by
-    the library, another weight takes few rows padded to 16. `exactness.establish_min_rows` checks it at start-up.
+    A row has the same bits in any batch. On the CPU a weight by columns takes one row by our own kernel and more by
+    the library, another weight takes few rows padded to 16; `exactness.establish_min_rows` checks it at start-up. On
+    CUDA one kernel takes all, in an order that the weight's shape decides.
     """
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, I] and [O, I]"
         )
     dtype = x.dtype if out_dtype is None else out_dtype
+    if uses_triton_kernel(impl, x, is_operator=True):
+        return _on_cuda(x[:, None], weight[None], dtype)[:, 0]
     if not uses_cpu_kernel(impl, x) or not is_by_columns(weight):
         return linear_ref(x, weight, dtype)
     rows = wide(x)
@@ -58,7 +61,7 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
         weight: [G, O, I], any float dtype; serving lays it out `by_columns`.
 
     Returns:
-        [R, G, O] in the dtype of `x`. On CPU: float32 products, bits as for `linear`.
+        [R, G, O] in the dtype of `x`; bits as for `linear` of each group.
 
     Raises:
         KernelInputError: the shapes do not fit.
@@ -67,13 +70,24 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, G, I] and [G, O, I]"
         )
-    rows, groups, _ = x.shape
+    if uses_triton_kernel(impl, x, is_operator=True):
+        return _on_cuda(x, weight, x.dtype)
     if x.is_cuda:
         return torch.bmm(x.transpose(0, 1), weight.to(x.dtype).transpose(1, 2)).transpose(0, 1)
-    if rows > 1 and is_by_columns(weight) and uses_cpu_kernel(impl, x):
+    if x.shape[0] > 1 and is_by_columns(weight) and uses_cpu_kernel(impl, x):
         return torch.bmm(wide(x).transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1).to(x.dtype)
     products = [linear(x[:, group], one, impl=impl) for group, one in enumerate(weight.unbind(0))]
     return torch.stack(products, dim=1)
+
+
+def _on_cuda(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """[R, G, I] and [G, O, I] -> [R, G, O] in `dtype`; where that is not the dtype of `x`, a float32 product."""
+    from benthic.kernels.linear.kernel import multiply, multiply_trained
+
+    x = x if dtype is x.dtype else wide(x)
+    weight = weight.to(x.dtype)
+    needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
+    return (multiply_trained if needs_gradient or torch.compiler.is_compiling() else multiply)(x, weight, dtype)
 
 
 @cache
