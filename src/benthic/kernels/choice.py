@@ -19,6 +19,8 @@ from benthic.kernels.cuda_library import has_cuda_compiler
 Impl = Literal["auto", "reference", "cpu", "triton", "cuda"]
 
 HOPPER = (9, 0)
+# Found once, outside any function: a compiler that traces an operation cannot trace a search for packages.
+_HAS_TRITON = find_spec("triton") is not None
 
 
 def uses_cpu_kernel(impl: Impl, x: Tensor) -> bool:
@@ -48,8 +50,8 @@ def uses_triton_kernel(impl: Impl, x: Tensor, *, is_operator: bool = False) -> b
     """
     fits = x.is_cuda and x.dtype is not torch.float64
     if impl == "auto":
-        return fits and _has_triton() and (is_operator or not torch.compiler.is_compiling())
-    if impl == "triton" and not (fits and _has_triton()):
+        return fits and _HAS_TRITON and (is_operator or not torch.compiler.is_compiling())
+    if impl == "triton" and not (fits and _HAS_TRITON):
         raise KernelInputError(
             f"impl='triton' got a {x.dtype} tensor on {x.device}; it takes float32, bfloat16 or float16 on cuda, "
             "and needs the package triton"
@@ -100,8 +102,3 @@ def _is_reference(impl: Impl) -> bool:
 @cache
 def _is_hopper(index: int) -> bool:
     return torch.cuda.get_device_capability(index) == HOPPER
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None

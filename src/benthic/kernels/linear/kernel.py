@@ -154,14 +154,41 @@ def _setup(ctx: Any, inputs: tuple[Tensor, Tensor, torch.dtype], output: Tensor)
 
 
 def _gradient(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-    """The library's products: deterministic, and no row of a gradient is promised to ignore others."""
     x, weight = ctx.saved_tensors
-    by_group, grad_x, grad_weight = grad.to(x.dtype).transpose(0, 1), None, None
+    grad_x = grad_weight = None
     if ctx.needs_input_grad[0]:
-        grad_x = torch.bmm(by_group, weight).transpose(0, 1)
+        grad_x = rows_gradient(grad, weight)
     if ctx.needs_input_grad[1]:
-        grad_weight = torch.bmm(by_group.transpose(1, 2), x.transpose(0, 1))
+        grad_weight = weight_gradient(grad, x)
     return grad_x, grad_weight, None
+
+
+# The library's products: deterministic, and no row of a gradient is promised to ignore others. Opaque and of plain
+# layout, so that a compiled step multiplies as an eager one does.
+@torch.library.custom_op("benthic::rows_gradient", mutates_args=())
+def rows_gradient(grad: Tensor, weight: Tensor) -> Tensor:
+    """grad [R, G, O] and weight [G, O, I] -> [R, G, I] in the dtype of `weight`."""
+    return torch.bmm(_by_group(grad.to(weight.dtype)), weight).transpose(0, 1).contiguous()
+
+
+@rows_gradient.register_fake
+def _(grad: Tensor, weight: Tensor) -> Tensor:
+    return weight.new_empty((grad.shape[0], grad.shape[1], weight.shape[2]))
+
+
+@torch.library.custom_op("benthic::weight_gradient", mutates_args=())
+def weight_gradient(grad: Tensor, x: Tensor) -> Tensor:
+    """grad [R, G, O] and x [R, G, I] -> [G, O, I] in the dtype of `x`: the sum over rows of their outer products."""
+    return torch.bmm(_by_group(grad.to(x.dtype)).transpose(1, 2), _by_group(x))
+
+
+@weight_gradient.register_fake
+def _(grad: Tensor, x: Tensor) -> Tensor:
+    return x.new_empty((grad.shape[1], grad.shape[2], x.shape[2]))
+
+
+def _by_group(rows: Tensor) -> Tensor:
+    return rows.transpose(0, 1).contiguous()
 
 
 multiply_trained.register_autograd(_gradient, setup_context=_setup)
