@@ -9,8 +9,9 @@ from benthic.engine.plan import SampledToken
 from benthic.engine.request import Request
 from benthic.engine.sampler import sample_rows
 from benthic.engine.sampling import SamplingParams
-from benthic.engine.scoring import ranked_logprobs
+from benthic.engine.scoring import read_ranked
 from benthic.engine.sequence import Sequence
+from benthic.kernels.cross_entropy import ranked_logprobs
 
 VOCAB_SIZE = 300
 
@@ -91,7 +92,7 @@ def test_a_row_that_is_not_finite_gives_an_error_and_the_others_their_tokens(bad
 @pytest.mark.parametrize("granularity", [1e-4, 0.5, 4.0], ids=["no ties", "some ties", "many ties"])
 def test_the_most_likely_tokens_are_in_order_and_ties_by_lower_id(granularity: float) -> None:
     logits = (random_logits(20, 6) / granularity).round() * granularity
-    found = ranked_logprobs(logits, torch.zeros(20, dtype=torch.int64), 5).read()
+    found = read_ranked(ranked_logprobs(logits, torch.zeros(20, dtype=torch.int64), 5))
     for row, entry in zip(logits.tolist(), found, strict=True):
         expected = sorted(range(VOCAB_SIZE), key=lambda token: (-row[token], token))[:5]
         assert [token for token, _ in entry.top] == expected
@@ -112,12 +113,12 @@ def test_log_probabilities_are_of_the_raw_logits_whatever_the_rules() -> None:
 
 def test_a_zero_below_and_a_zero_above_are_equals() -> None:
     logits = torch.tensor([[-1.0, -0.0, 0.0, -0.0, -2.0]])
-    assert ranked_logprobs(logits, torch.tensor([0]), 4).read()[0].top[0][0] == 1
-    assert [token for token, _ in ranked_logprobs(logits, torch.tensor([0]), 5).read()[0].top] == [1, 2, 3, 0, 4]
+    assert read_ranked(ranked_logprobs(logits, torch.tensor([0]), 4))[0].top[0][0] == 1
+    assert [token for token, _ in read_ranked(ranked_logprobs(logits, torch.tensor([0]), 5))[0].top] == [1, 2, 3, 0, 4]
 
 
 def test_more_alternatives_than_there_are_tokens_give_all_tokens() -> None:
-    [found] = ranked_logprobs(torch.zeros(1, 3), torch.tensor([2]), 20).read()
+    [found] = read_ranked(ranked_logprobs(torch.zeros(1, 3), torch.tensor([2]), 20))
     assert [token for token, _ in found.top] == [0, 1, 2]
 
 

@@ -10,7 +10,8 @@ from benthic.engine.host_copy import HostCopy, to_device
 from benthic.engine.logits_rules import SampledRow, apply_rules
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import TokenLogprobs
-from benthic.engine.scoring import RankedLogprobs, ranked_logprobs
+from benthic.engine.scoring import read_ranked
+from benthic.kernels.cross_entropy import RankedLogprobs, ranked_logprobs
 from benthic.kernels.sample import sample
 
 
@@ -39,7 +40,7 @@ class PendingSamples:
 
     def _read_logprobs(self, ranked: RankedLogprobs) -> dict[int, TokenLogprobs]:
         """By row, each cut to the number of alternatives it asked for."""
-        counted = zip(self._logprobs.items(), ranked.read(), strict=True)
+        counted = zip(self._logprobs.items(), read_ranked(ranked), strict=True)
         return {row: TokenLogprobs(found.chosen, found.top[:count]) for (row, count), found in counted}
 
 

@@ -4,14 +4,14 @@ The engine reaches the numbers of the packed path through the cache, token by to
 """
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from benthic.engine.host_copy import HostCopy, to_device
 from benthic.engine.request import TokenLogprobs
-from benthic.kernels.cross_entropy import token_logprobs
+from benthic.kernels.cross_entropy import RankedLogprobs, ranked_logprobs, token_logprobs
 from benthic.models.config import ModelConfig
 from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
@@ -31,19 +31,6 @@ class Head(Protocol):
     def logits(self, hidden: Tensor) -> Tensor: ...
 
 
-class RankedLogprobs(NamedTuple):
-    """Natural log-probabilities of R rows: float32 chosen [R], int64 top_ids [R, K], float32 top [R, K], best first."""
-
-    chosen: Tensor
-    top_ids: Tensor
-    top: Tensor
-
-    def read(self) -> list[TokenLogprobs]:
-        """One record a row, from tensors on the CPU."""
-        rows = zip(self.chosen.tolist(), self.top_ids.tolist(), self.top.tolist(), strict=True)
-        return [TokenLogprobs(own, tuple(zip(ids, values, strict=True))) for own, ids, values in rows]
-
-
 class PendingLogprobs:
     """Log-probabilities of given tokens on their way to the host."""
 
@@ -53,7 +40,7 @@ class PendingLogprobs:
     def result(self) -> list[TokenLogprobs]:
         """One a token, in order, waiting for them."""
         columns = self._copy.wait()
-        return RankedLogprobs(*columns).read() if columns else []
+        return read_ranked(RankedLogprobs(*columns)) if columns else []
 
 
 def score_rows(model: Head, hidden: Tensor, targets: Sequence[int], num_top: int) -> PendingLogprobs:
@@ -71,29 +58,10 @@ def score_rows(model: Head, hidden: Tensor, targets: Sequence[int], num_top: int
     return PendingLogprobs([ranked_logprobs(part, ids[start : start + len(part)], num_top) for start, part in blocks])
 
 
-def ranked_logprobs(logits: Tensor, chosen: Tensor, num_top: int) -> RankedLogprobs:
-    """Log-probabilities of one chosen token a row and of the `num_top` most likely; equals in the order of their ids.
-
-    Args:
-        logits: float32 [R, V].
-        chosen: int64 [R].
-    """
-    best = most_likely(logits, num_top)
-    values = token_logprobs(logits, torch.cat([chosen[:, None], best], dim=1))
-    return RankedLogprobs(values[:, 0], best, values[:, 1:])
-
-
-def most_likely(logits: Tensor, count: int) -> Tensor:
-    """Ids of the largest logits of each row, int64 [R, count], largest first, equals by lower id.
-
-    float32 values have the order of their bits, the lower 31 of which are turned round below zero. Put before the
-    id they make 64-bit integers that are all different, so that no implementation has a choice.
-    """
-    size = logits.shape[1]
-    bits = (logits + 0.0).view(torch.int32)  # -0 becomes 0
-    rank = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(torch.int64)
-    order = (rank << 32) + torch.arange(size - 1, -1, -1, device=logits.device)
-    return torch.topk(order, min(count, size)).indices
+def read_ranked(ranked: RankedLogprobs) -> list[TokenLogprobs]:
+    """One record a row, from tensors on the CPU."""
+    rows = zip(ranked.chosen.tolist(), ranked.top_ids.tolist(), ranked.top.tolist(), strict=True)
+    return [TokenLogprobs(own, tuple(zip(ids, values, strict=True))) for own, ids, values in rows]
 
 
 @torch.inference_mode()

@@ -1,5 +1,5 @@
-"""Log-probabilities of given tokens, and the loss made of them without keeping logits."""
+"""Log-probabilities of given and of the most likely tokens, and the loss made of them without keeping logits."""
 
-from benthic.kernels.cross_entropy.op import linear_cross_entropy, token_logprobs
+from benthic.kernels.cross_entropy.op import RankedLogprobs, linear_cross_entropy, ranked_logprobs, token_logprobs
 
-__all__ = ["linear_cross_entropy", "token_logprobs"]
+__all__ = ["RankedLogprobs", "linear_cross_entropy", "ranked_logprobs", "token_logprobs"]

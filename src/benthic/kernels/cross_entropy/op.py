@@ -5,7 +5,9 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, require_reference
 from benthic.kernels.cross_entropy.autograd import LinearCrossEntropy
-from benthic.kernels.cross_entropy.reference import token_logprobs_ref
+from benthic.kernels.cross_entropy.reference import RankedLogprobs, ranked_logprobs_ref, token_logprobs_ref
+
+__all__ = ["RankedLogprobs", "linear_cross_entropy", "ranked_logprobs", "token_logprobs"]
 
 
 def token_logprobs(logits: Tensor, ids: Tensor, *, impl: Impl = "auto") -> Tensor:
@@ -27,6 +29,29 @@ def token_logprobs(logits: Tensor, ids: Tensor, *, impl: Impl = "auto") -> Tenso
         )
     require_reference(impl, "token_logprobs")
     return token_logprobs_ref(logits, ids)
+
+
+def ranked_logprobs(logits: Tensor, chosen: Tensor, num_top: int, *, impl: Impl = "auto") -> RankedLogprobs:
+    """log-softmax of each row at one chosen id and at its `num_top` most likely ids; equals in the order of their ids.
+
+    Args:
+        logits: float32 [R, V], finite.
+        chosen: int64 [R].
+        num_top: K; at most V are returned.
+
+    Returns:
+        A RankedLogprobs with the bits of `token_logprobs`; the same row has the same bits in any batch.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+    """
+    if logits.dim() != 2 or chosen.shape != logits.shape[:1] or num_top < 0:
+        raise KernelInputError(
+            f"logits have shape {tuple(logits.shape)}, chosen {tuple(chosen.shape)}, num_top is {num_top}; "
+            "they must be [R, V], [R] and at least 0"
+        )
+    require_reference(impl, "ranked_logprobs")
+    return ranked_logprobs_ref(logits, chosen, min(num_top, logits.shape[1]))
 
 
 def linear_cross_entropy(
