@@ -29,9 +29,9 @@ def own_model() -> Transformer:
     return build_model()
 
 
-def build_model() -> Transformer:
+def build_model(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Transformer:
     prepare_products(1)
-    model = dummy_model(CONFIG, seed=3, device="cpu")
+    model = dummy_model(CONFIG, seed=3, device=device, dtype=dtype)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim >= 2 and "hc_" not in name:

@@ -13,6 +13,7 @@ from benthic.engine.cpu import prepare_products
 from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig, Yarn
 from benthic.models.transformer import Transformer
+from tests.exactness.places import Place, current, options
 
 PAGE = 16
 
@@ -51,16 +52,20 @@ FAMILIES: Sequence[str] = tuple(CONFIGS)
 WITH_DRAFTS = ("V3", "V3.2")
 
 
-@cache
 def family_model(name: str, seed: int = 3) -> Transformer:
-    """The model of a family; its weights must not be changed."""
+    """The model of a family at the test's place; its weights must not be changed."""
+    return _kept_model(name, seed, current())
+
+
+@cache
+def _kept_model(name: str, seed: int, place: Place) -> Transformer:
     return fresh_model(name, seed).freeze()
 
 
 def fresh_model(name: str, seed: int = 3, config: ModelConfig | None = None) -> Transformer:
     """A model of a family, not frozen yet; `config` in place of the family's small one."""
     prepare_products(1)
-    model = dummy_model(config or CONFIGS[name], seed=seed, device="cpu")
+    model = dummy_model(config or CONFIGS[name], seed=seed, **options())
     with torch.no_grad():
         for weight in model.parameters():
             if weight.ndim >= 2:

@@ -26,7 +26,7 @@ Pass = list[tuple[int, int, int]]
 @torch.no_grad()
 def packed(model: Transformer, sequences: Sequences) -> list[Tensor]:
     """Logits of whole sequences in one packed pass."""
-    rows = build_rows([(i, 0, ids) for i, ids in enumerate(sequences)], model.min_rows)
+    rows = build_rows([(i, 0, ids) for i, ids in enumerate(sequences)], model.min_rows, model.device)
     logits = model.logits(model.hidden(model(rows, PackedContext(model.config, rows))))
     return list(logits[: rows.num_rows].split([len(ids) for ids in sequences]))
 
@@ -60,7 +60,9 @@ class PagedPasses:
             storage=storage,
             numerics=model.numerics.policy,
         )
-        self._frequencies = {ratio: layer_frequencies(model.config, ratio) for ratio in shape.layer_ratios}
+        self._frequencies = {
+            ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in shape.layer_ratios
+        }
 
     def open(self, tokens: Sequence[int], *, use_cache: bool = True) -> Row:
         """A row for a sequence; `row.start_len` is the first position to run."""
@@ -77,6 +79,7 @@ class PagedPasses:
         rows = build_rows(
             [(row.index, row.committed_len, ids) for row, ids in runs],
             self.model.min_rows,
+            self.model.device,
             stored_lens=[row.stored_len for row, _ in runs],
         )
         context = PagedContext(self.model.config, rows, self.pools, self.cache.tables, self._frequencies)

@@ -17,6 +17,7 @@ from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.transformer import Transformer
 from tests.engine.conftest import CONFIG
+from tests.exactness.places import Place, current, options
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,16 @@ def _case(value: Any, marks: list[pytest.MarkDecorator]) -> Any:
     return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=marks)
 
 
-@cache
 def model_of(name: str) -> Transformer:
-    """The model of a shape; its weights must not be changed."""
+    """The model of a shape at the test's place; its weights must not be changed."""
+    return _kept_model(name, current())
+
+
+@cache
+def _kept_model(name: str, place: Place) -> Transformer:
     shape = SHAPES[name]
     prepare_products(1)
-    model = dummy_model(shape.config, seed=shape.seed, device="cpu")
+    model = dummy_model(shape.config, seed=shape.seed, **options())
     with torch.no_grad():
         for parameter, weight in model.named_parameters():
             if weight.ndim >= 2 and "hc_" not in parameter:

@@ -22,6 +22,7 @@ from benthic.models.transformer import Transformer
 from tests.engine.scripted_drafter import OracleDrafter
 from tests.exactness.families import CONFIGS, FAMILIES, PAGE, WITH_DRAFTS, family_engine, family_model, fresh_model
 from tests.exactness.passes import PagedPasses, differing_rows, mixture, packed, served
+from tests.exactness.places import current
 from tests.exactness.serving import alone, assert_same, each_alone, ids, random_requests, request, serve
 from tests.exactness.test_random_load import PROBE, Load
 
@@ -61,7 +62,7 @@ def test_random_mixtures_through_the_cache_give_the_packed_rows(name: str, seed:
     ("numerics", "dtype"), [("plain", torch.bfloat16), ("quantized", torch.float32), ("quantized", torch.bfloat16)]
 )
 def test_mixtures_are_exact_in_every_dtype_and_policy(name: str, numerics: str, dtype: torch.dtype) -> None:
-    model = empty_model(CONFIGS[name], device="cpu", dtype=dtype, numerics=numerics)
+    model = empty_model(CONFIGS[name], device=current().device, dtype=dtype, numerics=numerics)
     model.load_state_dict(family_model(name).state_dict())
     model, texts = model.freeze(), sequences(7)
     schedule = mixture(random.Random(7), texts, STEPS)
@@ -83,7 +84,7 @@ def test_single_rows_of_many_heads_change_their_kernel_at_some_length_and_no_bit
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_the_official_format_of_v3_2_changes_no_bit(dtype: torch.dtype) -> None:
     """Chunks, single tokens, drafts that are rejected, and a hit, out of bytes."""
-    model = empty_model(CONFIGS["V3.2"], device="cpu", dtype=dtype, numerics="quantized")
+    model = empty_model(CONFIGS["V3.2"], device=current().device, dtype=dtype, numerics="quantized")
     model.load_state_dict(family_model("V3.2").state_dict())
     model, text = model.freeze(), list(ids(random.Random(4), 100))
     passes = PagedPasses(model, num_rows=1, max_len=160, page_size=PAGE, max_draft_len=2, storage="official")
@@ -105,7 +106,7 @@ def test_the_trainers_forward_pass_has_the_bits_of_the_engines(name: str) -> Non
     """Its weights are tracked by autograd, and every one of them gets a gradient."""
     trained, texts = fresh_model(name), sequences(9)
     trained.train().requires_grad_(True)
-    rows = build_rows([(i, 0, one) for i, one in enumerate(texts)], trained.min_rows)
+    rows = build_rows([(i, 0, one) for i, one in enumerate(texts)], trained.min_rows, trained.device)
     logits = trained.logits(trained.hidden(trained(rows, PackedContext(trained.config, rows))))
     schedule = mixture(random.Random(9), texts, STEPS)
     computed = served(family_model(name), texts, schedule)

@@ -118,7 +118,7 @@ def check_one_answer(name: str, runs: int, capsys: pytest.CaptureFixture[str]) -
     assert len(load.hits) > 1, "the probe was served in one way only"
 
 
-def test_sampling_from_a_shared_stream_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sampling_from_a_shared_stream_would_be_found(cpu_only: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Negative control: random numbers that depend on who came before."""
     stream = torch.Generator().manual_seed(0)
 

@@ -15,6 +15,7 @@ from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.transformer import Transformer
 from tests.exactness.passes import differing_rows, mixture, packed, served
+from tests.exactness.places import options
 from tests.exactness.shapes import cases
 
 LENGTHS = (331, 129, 64, 5, 1, 200)
@@ -28,7 +29,7 @@ def sequences(seed: int, vocab_size: int = 512) -> list[list[int]]:
 
 
 def variant(model: Transformer, numerics: str, dtype: torch.dtype) -> Transformer:
-    other = empty_model(model.config, device="cpu", dtype=dtype, numerics=numerics)
+    other = empty_model(model.config, device=model.device, dtype=dtype, numerics=numerics)
     other.load_state_dict(model.state_dict())
     return other.freeze()
 
@@ -70,18 +71,18 @@ def test_mixtures_are_exact_in_every_dtype_and_policy(
 
 def test_training_weights_and_serving_weights_give_equal_rows(small_model: Transformer) -> None:
     """The trainer's model is not frozen: its weights keep their layout and are tracked by autograd."""
-    trained = empty_model(small_model.config, device="cpu")
+    trained = empty_model(small_model.config, **options())
     trained.load_state_dict(small_model.state_dict())
     trained.train().requires_grad_(True)
     ids = sequences(9)
-    rows = build_rows([(i, 0, one) for i, one in enumerate(ids)], trained.min_rows)
+    rows = build_rows([(i, 0, one) for i, one in enumerate(ids)], trained.min_rows, trained.device)
     logits = trained.logits(trained.hidden(trained(rows, PackedContext(trained.config, rows))))
     assert logits.requires_grad
     assert torch.equal(logits[: rows.num_rows].detach(), torch.cat(packed(small_model, ids)))
 
 
 def test_the_bundled_model_decodes_a_long_text_as_it_reads_it() -> None:
-    model = load_model("tiny", device="cpu").freeze()
+    model = load_model("tiny", **options()).freeze()
     rng = random.Random(5)
     ids = [[rng.randrange(2, model.config.vocab_size) for _ in range(length)] for length in (700, 90)]
     schedule = [[(0, 0, 512)], *mixture_after(rng, ids, 512)]
@@ -102,7 +103,9 @@ def test_many_more_mixtures(small_model: Transformer, seed: int) -> None:
     assert differing_rows(served(small_model, ids, schedule), packed(small_model, ids)) == 0
 
 
-def test_a_fold_that_splits_by_length_would_be_found(small_model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fold_that_splits_by_length_would_be_found(
+    cpu_only: None, small_model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Negative control: a tree over as many blocks as there are, so that the longest row decides everyone's order."""
     from benthic.kernels.sparse_attention import op, reference
 
@@ -124,7 +127,9 @@ def test_a_fold_that_splits_by_length_would_be_found(small_model: Transformer, m
     assert differing_rows(served(small_model, ids, last_rows_together), alone) > 0
 
 
-def test_products_of_bare_rows_would_be_found(small_model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_of_bare_rows_would_be_found(
+    cpu_only: None, small_model: Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Negative control: products of few rows straight from the library."""
     from benthic.kernels.linear import op
 

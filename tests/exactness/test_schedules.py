@@ -15,6 +15,7 @@ from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import packed_logprobs
 from benthic.models.checkpoint import dummy_model, load_model
 from benthic.models.transformer import Transformer
+from tests.exactness.places import options
 from tests.exactness.serving import (
     Bits,
     answers,
@@ -89,7 +90,7 @@ def test_a_long_prompt_does_not_see_its_chunks(name: str, chunk: int) -> None:
 @pytest.mark.parametrize("chunk", cases([16, 1000, 4096, 8192], [8192]))
 def test_a_prompt_of_8300_tokens_does_not_see_its_chunks(chunk: int) -> None:
     config = replace(SHAPES["all kinds"].config, max_position_embeddings=16384)
-    model = dummy_model(config, seed=1, device="cpu").freeze()
+    model = dummy_model(config, seed=1, **options()).freeze()
     probe = request("probe", ids(random.Random(2), 8300), max_tokens=4)
     engine = Engine(model, EngineConfig(prefill_chunk=chunk, max_batched_tokens=max(chunk, 80), cache_bytes=1 << 28))
     whole = Engine(model, EngineConfig(max_num_seqs=1, max_batched_tokens=8400, cache_bytes=1 << 28))
@@ -148,7 +149,7 @@ def test_forks_of_one_prompt_get_the_bits_of_separate_requests(name: str, overla
 
 @pytest.mark.parametrize("drafter", cases(["none", "mtp", "ngram"], ["mtp"]))
 def test_the_bundled_model_answers_the_same_alone_and_in_a_crowd(drafter: str) -> None:
-    model = load_model("tiny", device="cpu").freeze()
+    model = load_model("tiny", **options()).freeze()
     rng = random.Random(5)
     size = model.config.vocab_size
     trunk = ids(rng, 200, size)
@@ -186,7 +187,7 @@ def test_a_neighbour_with_nan_logits_fails_alone_and_leaves_nothing_behind(own_m
     assert_same({one.request_id: expected[one.request_id] for one in healthy}, finals)
 
 
-def test_a_changed_thread_count_is_put_right_before_the_next_pass(small_model: Transformer) -> None:
+def test_a_changed_thread_count_is_put_right_before_the_next_pass(cpu_only: None, small_model: Transformer) -> None:
     requests = random_requests(random.Random(3), 2, longest=64)
     engine = Engine(small_model, EngineConfig(max_num_seqs=2))
     torch.set_num_threads(2)
