@@ -101,10 +101,9 @@ def _score(logits: Any, scores: Any, score: int) -> None:
         largest = logits[0]
         for e in range(1, scores.size):
             largest = max(largest, logits[e])
-        total = np.float32(0.0)
         for e in range(scores.size):
             scores[e] = exp32(logits[e] - largest)
-            total += scores[e]
+        total = _halved_sum(scores)
         for e in range(scores.size):
             scores[e] /= total
     elif score == 1:
@@ -113,6 +112,21 @@ def _score(logits: Any, scores: Any, score: int) -> None:
     else:
         for e in range(scores.size):
             scores[e] = np.sqrt(softplus32(max(logits[e], LIMIT)))
+
+
+@part
+def _halved_sum(values: Any) -> Any:
+    """x_i + x_(i + size/2), and so on over the next power of two: the order in which a GPU adds them too."""
+    size = 1
+    while size < values.size:
+        size *= 2
+    sums = np.zeros(size, np.float32)
+    sums[: values.size] = values
+    while size > 1:
+        size //= 2
+        for i in range(size):
+            sums[i] += sums[i + size]
+    return sums[0]
 
 
 @part

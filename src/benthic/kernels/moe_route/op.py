@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.moe_route.autograd import route
 from benthic.kernels.moe_route.reference import GroupLimit, Routing, Score, moe_route_ref, router_scores
 
@@ -51,13 +51,20 @@ def moe_route(
 
     Source: model.md 2.8, family.md 4. The same row has the same bits in any batch.
     """
-    _check(logits, top_k, bias, experts)
-    if limit is not None:
-        _check_limit(limit, logits.shape[1], top_k)
-    if not uses_cpu_kernel(impl, logits):
-        return moe_route_ref(logits, bias, experts, top_k, scale, score, normalize, floor, limit)
+    check_route(logits, top_k, bias, experts, limit)
     weighing = (top_k, scale, score, normalize, floor)
+    if uses_triton_kernel(impl, logits):
+        return route(logits, partial(_triton(), limit=limit), bias, experts, weighing)
+    if not uses_cpu_kernel(impl, logits):
+        return moe_route_ref(logits, bias, experts, *weighing, limit)
     return route(logits, partial(_cpu(), limit=limit), bias, experts, weighing)
+
+
+@cache
+def _triton() -> Callable[..., Any]:
+    from benthic.kernels.moe_route.kernel import moe_route_triton
+
+    return moe_route_triton
 
 
 @cache
@@ -67,7 +74,10 @@ def _cpu() -> Callable[..., Any]:
     return moe_route_cpu
 
 
-def _check(logits: Tensor, top_k: int, bias: Tensor | None, experts: Tensor | None) -> None:
+def check_route(
+    logits: Tensor, top_k: int, bias: Tensor | None, experts: Tensor | None, limit: GroupLimit | None
+) -> None:
+    """Raises KernelInputError where shapes, dtype, K or groups do not fit."""
     if logits.dim() != 2 or logits.dtype not in (torch.float32, torch.float64):
         raise KernelInputError(f"logits are {logits.dtype} {tuple(logits.shape)}; they must be float32 [R, E]")
     if not 1 <= top_k <= logits.shape[1]:
@@ -78,6 +88,8 @@ def _check(logits: Tensor, top_k: int, bias: Tensor | None, experts: Tensor | No
         raise KernelInputError(
             f"experts are {experts.dtype} {tuple(experts.shape)}; they must be int64 [{logits.shape[0]}, {top_k}]"
         )
+    if limit is not None:
+        _check_limit(limit, logits.shape[1], top_k)
 
 
 def _check_limit(limit: GroupLimit, num_experts: int, top_k: int) -> None:

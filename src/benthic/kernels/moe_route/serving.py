@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl
-from benthic.kernels.moe_route.op import moe_route
+from benthic.kernels.choice import Impl, uses_triton_kernel
+from benthic.kernels.moe_route.op import check_route, moe_route
 from benthic.kernels.moe_route.reference import GroupLimit, Score
 from benthic.kernels.moe_route.rows import ExpertRows, expert_rows_ref
 
@@ -50,6 +50,14 @@ def route_rows(
                 f"table has shape {tuple(table.shape)}, token_ids {tuple(token_ids.shape)}; "
                 f"they must be [V, {top_k}] and [{logits.shape[0]}]"
             )
+    if uses_triton_kernel(impl, logits):
+        from benthic.kernels.moe_route.kernel import route_rows_triton
+
+        check_route(logits, top_k, bias, experts, limit)
+        return route_rows_triton(
+            logits, bias, experts, table, token_ids, num_rows, top_k, scale, score, normalize, floor, limit
+        )
+    if table is not None and token_ids is not None:
         experts = table.index_select(0, token_ids)
     routing = moe_route(
         logits, top_k=top_k, scale=scale, score=score, bias=bias, experts=experts, normalize=normalize, floor=floor,
