@@ -44,12 +44,7 @@ def route_rows(
     """
     if (table is None) != (token_ids is None) or (table is not None and experts is not None):
         raise KernelInputError("hash routing takes a table and token ids; replay takes experts alone")
-    if table is not None and token_ids is not None:
-        if table.dim() != 2 or table.shape[1] != top_k or token_ids.shape != logits.shape[:1]:
-            raise KernelInputError(
-                f"table has shape {tuple(table.shape)}, token_ids {tuple(token_ids.shape)}; "
-                f"they must be [V, {top_k}] and [{logits.shape[0]}]"
-            )
+    _check_table(table, token_ids, len(logits), top_k)
     if uses_triton_kernel(impl, logits):
         from benthic.kernels.moe_route.kernel import route_rows_triton
 
@@ -64,3 +59,13 @@ def route_rows(
         limit=limit, impl=impl,
     )  # fmt: skip
     return expert_rows_ref(routing, logits.shape[1], num_rows)
+
+
+def _check_table(table: Tensor | None, token_ids: Tensor | None, rows: int, top_k: int) -> None:
+    if table is None or token_ids is None:
+        return
+    if table.dim() != 2 or table.shape[1] != top_k or token_ids.shape != (rows,):
+        raise KernelInputError(
+            f"table has shape {tuple(table.shape)}, token_ids {tuple(token_ids.shape)}; "
+            f"they must be [V, {top_k}] and [{rows}]"
+        )
