@@ -8,25 +8,35 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.grouped_linear.fp8 import grouped_fp8_linear
 from benthic.kernels.grouped_linear.reference import grouped_linear_ref
-from benthic.kernels.linear import is_by_columns
+from benthic.kernels.linear import Fp8Weight, is_by_columns
 from benthic.kernels.precision import wide
+from benthic.kernels.quantize import QuantizedRows
 
 # Rows an expert, on average, up to which one call for all experts beats a library product for each.
 FEW_ROWS = 8
 
 
-def grouped_linear(x: Tensor, weight: Tensor, group_ends: Tensor, *, impl: Impl = "auto") -> Tensor:
+def grouped_linear(
+    x: Tensor | QuantizedRows,
+    weight: Tensor | Fp8Weight,
+    group_ends: Tensor,
+    out_dtype: torch.dtype | None = None,
+    *,
+    impl: Impl = "auto",
+) -> Tensor:
     """y = x W_e^T where e is the expert that owns the row.
 
     Args:
-        x: [N, I], rows sorted by expert.
-        weight: [E, O, I]; serving lays it out `by_columns`.
+        x: [N, I], rows sorted by expert; any float dtype, or FP8 if the weight is.
+        weight: [E, O, I]; serving lays it out `by_columns`. Or in FP8.
         group_ends: int32 [E]; expert e owns rows group_ends[e-1] .. group_ends[e]-1 (from 0 for the first). The last
             end is N.
+        out_dtype: of products in FP8: bfloat16 if None. Others have the dtype of `x`.
 
     Returns:
-        [N, O] in the dtype of `x`. CPU: float32 products of the values. On CUDA: products of values in `x.dtype` with
+        [N, O]. CPU: float32 products of the values. On CUDA: products of values in `x.dtype` with
         float32 accumulation, without the host reading the ends. Experts without rows cost nothing.
 
     Raises:
@@ -34,11 +44,22 @@ def grouped_linear(x: Tensor, weight: Tensor, group_ends: Tensor, *, impl: Impl 
 
     A row has the same bits in any batch and grouping, those of `linear` with its expert's weight.
     """
-    if x.dim() != 2 or weight.dim() != 3 or x.shape[1] != weight.shape[2] or group_ends.shape != weight.shape[:1]:
+    if (
+        len(x.shape) != 2
+        or len(weight.shape) != 3
+        or x.shape[1] != weight.shape[2]
+        or group_ends.shape != weight.shape[:1]
+    ):
         raise KernelInputError(
             f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}, group_ends {tuple(group_ends.shape)}; "
             "they must be [N, I], [E, O, I], [E]"
         )
+    if isinstance(x, QuantizedRows) and isinstance(weight, Fp8Weight):
+        return grouped_fp8_linear(x, weight, group_ends, out_dtype or torch.bfloat16, impl)
+    if isinstance(x, QuantizedRows) or isinstance(weight, Fp8Weight):
+        raise KernelInputError("one of x and weight is in FP8 and the other is not; both must be, or neither")
+    if out_dtype not in (None, x.dtype):
+        raise KernelInputError(f"out_dtype is {out_dtype}; products of {x.dtype} rows are {x.dtype}")
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     if uses_triton_kernel(impl, x, is_operator=True):
         return _on_cuda(needs_gradient)(x, weight.to(x.dtype), group_ends.to(torch.int32).contiguous())

@@ -2,5 +2,6 @@
 
 from benthic.kernels.linear.layout import by_columns, is_by_columns
 from benthic.kernels.linear.op import batched_linear, linear
+from benthic.kernels.linear.weights import Fp8Weight, stack_rows
 
-__all__ = ["batched_linear", "by_columns", "is_by_columns", "linear"]
+__all__ = ["Fp8Weight", "batched_linear", "by_columns", "is_by_columns", "linear", "stack_rows"]

@@ -9,23 +9,35 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.linear.fp8 import fp8_linear
 from benthic.kernels.linear.layout import is_by_columns
 from benthic.kernels.linear.reference import linear_ref
+from benthic.kernels.linear.weights import Fp8Weight
 from benthic.kernels.precision import wide
+from benthic.kernels.quantize import QuantizedRows
 
 
-def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, impl: Impl = "auto") -> Tensor:
+def linear(
+    x: Tensor | QuantizedRows,
+    weight: Tensor | Fp8Weight,
+    out_dtype: torch.dtype | None = None,
+    *,
+    impl: Impl = "auto",
+) -> Tensor:
     """y = x W^T without bias.
 
     Args:
-        x: [R, I], any float dtype.
+        x: [R, I], any float dtype; or rows in FP8.
         weight: [O, I], any float dtype; on the CPU usually float32 holding the file's values exactly. Serving lays
-            it out `by_columns`; any layout is right.
-        out_dtype: dtype of the result, `x.dtype` if None. float32 makes the product a float32 island.
+            it out `by_columns`; any layout is right. Or a weight in FP8: with rows in FP8 that is the native product,
+            with other rows its values are multiplied.
+        out_dtype: dtype of the result; None for that of `x`, and bfloat16 for rows in FP8. float32 makes the product
+            a float32 island.
 
     Returns:
         [R, O]. On CPU and in islands: float32 product of the values, rounded once. On CUDA: product of values in
-        `x.dtype` with float32 accumulation.
+        `x.dtype` with float32 accumulation. Of rows and weight in FP8, on any device: for each 128 of I, ascending,
+        acc += (codes . codes in float32) * (row scale * tile scale), rounded once.
 
     Raises:
         KernelInputError: the shapes do not fit.
@@ -34,10 +46,17 @@ def linear(x: Tensor, weight: Tensor, out_dtype: torch.dtype | None = None, *, i
     the library, another weight takes few rows padded to 16; `exactness.establish_min_rows` checks it at start-up. On
     CUDA one kernel takes all, in an order that the weight's shape decides.
     """
-    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[1]:
+    if len(x.shape) != 2 or len(weight.shape) != 2 or x.shape[1] != weight.shape[1]:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, I] and [O, I]"
         )
+    if isinstance(x, QuantizedRows):
+        dtype = torch.bfloat16 if out_dtype is None else out_dtype
+        if isinstance(weight, Fp8Weight):
+            return fp8_linear(x, weight, dtype, impl)
+        return linear(x.dequantized(dtype), weight, dtype, impl=impl)
+    if isinstance(weight, Fp8Weight):
+        weight = weight.dequantized(x.dtype)
     dtype = x.dtype if out_dtype is None else out_dtype
     if uses_triton_kernel(impl, x, is_operator=True):
         return _on_cuda(x[:, None], weight[None], dtype)[:, 0]

@@ -4,7 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benthic.kernels.linear.weights import BLOCK, Fp8Weight
 from benthic.kernels.precision import wide
+from benthic.kernels.quantize import QuantizedRows
 
 # Products of fewer rows are padded to this many on the CPU: from here on libraries keep to one order of adding.
 SAFE_ROWS = 16
@@ -17,6 +19,17 @@ def linear_ref(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     x_wide = wide(x)
     weight = weight.to(x_wide.dtype)
     return (F.linear(x_wide, weight) if x.is_cuda else _padded_product(x_wide, weight)).to(out_dtype)
+
+
+def fp8_linear_ref(x: QuantizedRows, weight: Fp8Weight, out_dtype: torch.dtype) -> Tensor:
+    """For each 128 of I, ascending: acc += (codes . codes in float32) * (row scale * tile scale); rounded once."""
+    total = torch.zeros((x.shape[0], weight.shape[0]), dtype=torch.float32, device=x.device)
+    tile = torch.arange(weight.shape[0], device=x.device) // BLOCK
+    for k, start in enumerate(range(0, x.shape[1], BLOCK)):
+        step = slice(start, start + BLOCK)
+        partial = linear_ref(x.data[:, step].float(), weight.data[:, step].float(), torch.float32)
+        total = total + partial * (x.scale[:, k, None] * weight.scale[tile, k])
+    return total.to(out_dtype)
 
 
 def _padded_product(x: Tensor, weight: Tensor) -> Tensor:

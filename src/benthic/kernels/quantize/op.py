@@ -1,6 +1,7 @@
 """The doors of quantize: simulated rounding of activations and weights, and the Hadamard transform."""
 
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Literal
 
 import torch
@@ -9,13 +10,16 @@ from torch import Tensor
 from benthic import formats
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
+from benthic.kernels.choice import Impl, require_reference, uses_triton_kernel
 from benthic.kernels.quantize.autograd import straight_through
 from benthic.kernels.quantize.reference import (
+    quantize_rows_ref,
     round_fp4_ref,
     round_fp4_weight_ref,
     round_fp8_ref,
     round_fp8_weight_ref,
 )
+from benthic.kernels.quantize.rows import GROUP, QuantizedRows
 
 WeightFormat = Literal["fp8", "fp4", "bf16", "fp32"]
 
@@ -37,6 +41,30 @@ def round_trip_fp8(x: Tensor, group: int, scale: ScaleFormat = "ue8m0") -> Tenso
     """
     _check_group(x, group)
     return straight_through(x, partial(round_fp8_ref, group=group, scale=scale))
+
+
+def quantize_rows(x: Tensor, scale: ScaleFormat = "ue8m0", *, impl: Impl = "auto") -> QuantizedRows:
+    """The e4m3 codes and float32 scales of rows, for native products; one launch on CUDA.
+
+    Args:
+        x: [R, I], any float dtype; I divisible by 128.
+        scale: powers of two, or any float32 (V3).
+
+    Returns:
+        Rows whose `dequantized` values are those of `round_trip_fp8(x, 128, scale)` to the bit. A group with a value
+        that is not finite is NaN as a whole. No gradient.
+
+    Raises:
+        KernelInputError: the shape does not fit.
+
+    Source: model.md 3.2.
+    """
+    if x.dim() != 2 or x.shape[1] % GROUP:
+        raise KernelInputError(f"x has shape {tuple(x.shape)}; it must be [R, I] with I a multiple of {GROUP}")
+    if uses_triton_kernel(impl, x):
+        return _on_cuda()(x.detach() if x.stride(1) == 1 else x.detach().contiguous(), scale)
+    require_reference(impl, "quantize_rows")
+    return quantize_rows_ref(x.detach(), scale)
 
 
 def round_trip_fp4(x: Tensor, group: int) -> Tensor:
@@ -84,6 +112,13 @@ def hadamard(x: Tensor) -> Tensor:
     if size < 1 or size & (size - 1):
         raise KernelInputError(f"hadamard got {size} values in the last dim; it must be a power of two")
     return formats.hadamard(x)
+
+
+@cache
+def _on_cuda() -> Callable[[Tensor, ScaleFormat], QuantizedRows]:
+    from benthic.kernels.quantize.kernel import quantize_rows_cuda
+
+    return quantize_rows_cuda
 
 
 def _check_group(x: Tensor, group: int) -> None:

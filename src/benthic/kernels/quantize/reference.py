@@ -11,6 +11,7 @@ from torch import Tensor
 from benthic.formats import ScaleFormat, dequantize_fp4, dequantize_fp8, quantize_fp4, quantize_fp8
 from benthic.formats.fp8 import WEIGHT_FLOOR
 from benthic.kernels.precision import wide
+from benthic.kernels.quantize.rows import GROUP, QuantizedRows
 
 FP8_MAX = 448.0
 FP4_MAX = 6.0
@@ -29,9 +30,17 @@ def power_of_two_scale(amax: Tensor, largest: float) -> Tensor:
 def round_fp8_ref(x: Tensor, group: int, scale: ScaleFormat = "ue8m0") -> Tensor:
     """Q8(x, group): e4m3 under a scale for each run of `group` values: a power of two, or amax / 448 as V3 has it."""
     grouped = torch.unflatten(wide(x), -1, (-1, group))
-    amax = grouped.abs().amax(-1, keepdim=True).clamp(min=FP8_FLOOR)
-    factor = power_of_two_scale(amax, FP8_MAX) if scale == "ue8m0" else amax / FP8_MAX
+    factor = _fp8_scale(grouped, scale)
     return (_round_e4m3(grouped / factor) * factor).flatten(-2).to(x.dtype)
+
+
+def quantize_rows_ref(x: Tensor, scale: ScaleFormat = "ue8m0") -> QuantizedRows:
+    """The codes and scales whose products `round_fp8_ref` gives; a group that is not finite becomes NaN as a whole."""
+    grouped = torch.unflatten(wide(x), -1, (-1, GROUP))
+    factor = _fp8_scale(grouped, scale).to(torch.float32)
+    factor = torch.where(grouped.isfinite().all(-1, keepdim=True), factor, torch.nan)
+    codes = (grouped / factor).clamp(-FP8_MAX, FP8_MAX).to(torch.float8_e4m3fn)
+    return QuantizedRows(codes.flatten(-2), factor[..., 0])
 
 
 def round_fp4_ref(x: Tensor, group: int) -> Tensor:
@@ -50,6 +59,12 @@ def round_fp8_weight_ref(weight: Tensor) -> Tensor:
 def round_fp4_weight_ref(weight: Tensor) -> Tensor:
     """Official FP4 experts: one scale for each 32 values along the input."""
     return dequantize_fp4(*quantize_fp4(weight), dtype=weight.dtype)
+
+
+def _fp8_scale(grouped: Tensor, scale: ScaleFormat) -> Tensor:
+    """[..., 1] for [..., group]. Divided by a tensor: by a number, CUDA multiplies with a rounded reciprocal."""
+    amax = grouped.abs().amax(-1, keepdim=True).clamp(min=FP8_FLOOR)
+    return power_of_two_scale(amax, FP8_MAX) if scale == "ue8m0" else amax / torch.full_like(amax, FP8_MAX)
 
 
 def _round_e4m3(x: Tensor) -> Tensor:
