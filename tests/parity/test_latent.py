@@ -10,7 +10,7 @@ from benthic.models.attention import LatentAttention
 from benthic.models.attention.indexer import TokenIndexer
 from benthic.models.config import ModelConfig
 from benthic.models.context import LatentForm, Rows
-from benthic.models.numerics import Numerics
+from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.trace import Trace
@@ -45,7 +45,7 @@ def rows_of(*lengths: int) -> Rows:
 
 
 def attend(layer: LatentAttention, config: ModelConfig, h: Tensor, rows: Rows, form: LatentForm) -> Tensor:
-    return layer(h, PackedContext(config, rows, latent_form=form))
+    return layer(LayerInput(h, h), PackedContext(config, rows, latent_form=form))
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])
@@ -72,7 +72,7 @@ def test_gradients_are_the_numeric_ones(config, form):
     def call(h: Tensor, *values: Tensor) -> Tensor:
         given = dict(zip(names, values, strict=True))
         context = PackedContext(config, rows, latent_form=form)
-        return torch.func.functional_call(layer, given, (h, context))  # type: ignore[no-any-return]
+        return torch.func.functional_call(layer, given, (LayerInput(h, h), context))  # type: ignore[no-any-return]
 
     leaves = [layer.get_parameter(name).detach().requires_grad_() for name in names]
     torch.autograd.gradcheck(call, (h, *leaves), nondet_tol=0.0, fast_mode=True)
@@ -112,7 +112,7 @@ def test_a_row_has_the_same_bits_whatever_stands_before_behind_or_beside_it(fami
 def test_a_row_reads_the_best_tokens_up_to_itself_and_all_of_them_while_they_are_few() -> None:
     layer, rows = attention(TINY_V32), rows_of(40)
     h, trace = torch.randn(40, TINY_V32.hidden_size), Trace(wants_picks=True)
-    layer(h, PackedContext(TINY_V32, rows), trace)
+    layer(LayerInput(h, h), PackedContext(TINY_V32, rows), trace)
     top_k = TINY_V32.index_topk
     for position, row in enumerate(trace.picks[0].tolist()):
         real = [entry for entry in row if entry >= 0]
@@ -127,7 +127,7 @@ def test_the_indexer_learns_the_attention_of_its_layer_and_nothing_else_learns_f
     layer, rows = attention(TINY_V32), rows_of(30, 11)
     h = torch.randn(41, TINY_V32.hidden_size, requires_grad=True)
     trace = Trace(wants_index_loss=True, dense_selection=True)
-    layer(h, PackedContext(TINY_V32, rows), trace)
+    layer(LayerInput(h, h), PackedContext(TINY_V32, rows), trace)
     loss = trace.index_losses[0]
     expected = _written_index_loss(layer, h.detach(), [30, 11])
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)

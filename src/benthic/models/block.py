@@ -9,8 +9,8 @@ from benthic.models.context import AttentionContext
 from benthic.models.hyper_connection import HyperSite, site_parameters
 from benthic.models.moe import DenseMlp, MoE
 from benthic.models.norm import RMSNorm
-from benthic.models.numerics import Numerics
-from benthic.models.residual import PlainSite
+from benthic.models.numerics import LayerInput, Numerics
+from benthic.models.residual import PlainSite, Site, Unmerged
 from benthic.models.trace import Trace
 
 
@@ -38,19 +38,27 @@ class Block(nn.Module):
             self.ffn = DenseMlp(config, numerics, config.intermediate_size)
         else:
             self.ffn = MoE(config, spec, numerics, min_rows)
-        self.site = HyperSite(config) if self.is_mixed else PlainSite()
+        self.site: Site = HyperSite(config, numerics) if self.is_mixed else PlainSite(config.rms_norm_eps, numerics)
 
-    def forward(self, streams: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
-        """[R, n, D] -> [R, n, D]."""
+    def forward(self, before: Tensor | Unmerged, context: AttentionContext, trace: Trace | None = None) -> Unmerged:
+        """Streams [R, n, D], or what the block before left of them -> what this one leaves: see `merged`."""
         attn_mixing, ffn_mixing = self._mixing()
-        entered = self.site.enter(streams, *attn_mixing)
-        streams = entered.merge(self.attn(self.attn_norm(entered.input), context, trace))
-        entered = self.site.enter(streams, *ffn_mixing)
-        return entered.merge(self._feed_forward(self.ffn_norm(entered.input), context, trace))
+        entered = self.site.enter(before, self.attn_norm.weight, attn_mixing)
+        before = entered.left(self.attn(entered.input, context, trace))
+        entered = self.site.enter(before, self.ffn_norm.weight, ffn_mixing)
+        return entered.left(*self._feed_forward(entered.input, context, trace))
 
-    def _feed_forward(self, x: Tensor, context: AttentionContext, trace: Trace | None) -> Tensor:
-        output: Tensor
-        output = self.ffn(x) if isinstance(self.ffn, DenseMlp) else self.ffn(x, context.rows, self.layer, trace)
+    def merged(self, left: Tensor | Unmerged) -> Tensor:
+        """Streams [R, n, D] with this block's last output in them."""
+        return self.site.merge(left)
+
+    def _feed_forward(
+        self, x: LayerInput, context: AttentionContext, trace: Trace | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, or its routed and its shared half."""
+        if isinstance(self.ffn, DenseMlp):
+            return self.ffn.product(x.rounded), None
+        output: tuple[Tensor, Tensor] = self.ffn(x, context.rows, self.layer, trace)
         return output
 
     def _mixing(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

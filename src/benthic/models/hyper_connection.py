@@ -4,25 +4,42 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.hyper_connection import hyper_head, hyper_post, hyper_pre
+from benthic.kernels.precision import wide
+from benthic.kernels.rms_norm import rms_norm
 from benthic.models.config import ModelConfig
-from benthic.models.residual import Entered
+from benthic.models.numerics import Numerics
+from benthic.models.residual import Entered, Unmerged
 
 
 class HyperSite(nn.Module):
     """One site (attention or ffn) of a layer (model.md 2.2). Holds no parameters of its own.
 
-    The released names lie flat in the block (`hc_attn_fn`, ...), so the block owns the parameters and passes them.
+    The released names lie flat in the block (`hc_attn_fn`, ...), so the block owns the parameters and passes them as
+    `mixing`: fn, scale, base.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, numerics: Numerics) -> None:
         super().__init__()
-        self.num_streams = config.hc_mult
+        self.num_streams, self.numerics = config.hc_mult, numerics
         self.iters, self.eps, self.norm_eps = config.hc_sinkhorn_iters, config.hc_eps, config.rms_norm_eps
 
-    def enter(self, streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> Entered:
-        """[R, n, D] streams -> the sub-layer's input and how to merge its output."""
+    def enter(self, before: Tensor | Unmerged, gain: Tensor, mixing: tuple[Tensor, ...]) -> Entered:
+        """See `Site`."""
+        streams = self.merge(before)
+        fn, scale, base = mixing
         mix = hyper_pre(streams, fn, scale, base, self.eps, self.iters, self.norm_eps)
-        return Entered(mix.input, lambda output: hyper_post(output, streams, mix.post, mix.comb))
+        normed = rms_norm(mix.input, gain, self.norm_eps)
+        return Entered(self.numerics.layer_input(normed), streams, mix.post, mix.comb)
+
+    def merge(self, before: Tensor | Unmerged) -> Tensor:
+        """See `Site`."""
+        if isinstance(before, Tensor):
+            return before
+        assert before.post is not None and before.comb is not None, "streams of mHC join by their boundary's weights"
+        output = before.output
+        if before.addend is not None:
+            output = wide(output) + wide(before.addend)
+        return hyper_post(output.to(before.streams.dtype), before.streams, before.post, before.comb)
 
 
 class HyperHead(nn.Module):

@@ -1,9 +1,12 @@
 """The seam for products: a bias-free linear layer that `parallel` may replace."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from benthic.kernels.linear import by_columns, linear
+from benthic.kernels.precision import wide
 from benthic.models.numerics import Numerics
 
 
@@ -17,13 +20,25 @@ class Linear(nn.Module):
 
     def forward(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
         """[R, in] -> [R, out] in x's dtype, or `out_dtype`."""
-        if self.numerics is not None:
-            x = self.numerics.linear_input(x)
+        return self.product(x if self.numerics is None else self.numerics.linear_input(x), out_dtype)
+
+    def product(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+        """The same of an input that is rounded already."""
         return linear(x, self.weight, out_dtype)
 
     def freeze(self) -> None:
         """Lays the weight out for serving; values stay."""
         self.weight.data = by_columns(self.weight)
+
+
+def island(x: Tensor, weight: Tensor, numerics: Numerics) -> Tensor:
+    """x W^T in at least float32 (model.md 3.3): [R, in] and [out, in] -> [R, out].
+
+    A native model multiplies the bfloat16 values as they are and adds in float32: products of two are exact in it.
+    """
+    if numerics.is_native:
+        return linear(x, weight.to(x.dtype), torch.promote_types(x.dtype, torch.float32))
+    return linear(wide(x), weight)
 
 
 class StackedLinear:
@@ -51,14 +66,23 @@ class StackedLinear:
     def __call__(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
         """[R, in] -> [R, sum of out]."""
         numerics = self.layers[0].numerics
-        if numerics is not None:
-            x = numerics.linear_input(x)
-        y = linear(x, self.weight(), out_dtype)
+        return self.product(x if numerics is None else numerics.linear_input(x), out_dtype)
+
+    def product(self, x: Tensor, out_dtype: torch.dtype | None = None) -> Tensor:
+        """The same of an input that is rounded already."""
+        return self._passing(linear(x, self.weight(), out_dtype), lambda own: linear(x.detach(), own, out_dtype))
+
+    def island(self, x: Tensor, numerics: Numerics) -> Tensor:
+        """The same as an `island`, of an input that is not rounded."""
+        return self._passing(island(x, self.weight(), numerics), lambda own: island(x.detach(), own, numerics))
+
+    def _passing(self, y: Tensor, multiply: Callable[[Tensor], Tensor]) -> Tensor:
+        """y, whose last outputs pass no gradient on to the input: `multiply` them with their own weights alone."""
         if not (self.num_isolated and y.requires_grad):
             return y
         isolated = _stacked(self.layers[-self.num_isolated :])
         passing, alone = y.split([y.shape[1] - isolated.shape[0], isolated.shape[0]], dim=-1)
-        own = linear(x.detach(), isolated, out_dtype)
+        own = multiply(isolated)
         # The values stay those of the one product, to the bit; only the way of the gradient changes.
         return torch.cat([passing, alone.detach() + (own - own.detach())], dim=-1)
 

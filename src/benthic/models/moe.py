@@ -4,23 +4,23 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.grouped_linear import grouped_linear
-from benthic.kernels.linear import by_columns, linear
+from benthic.kernels.linear import by_columns
 from benthic.kernels.moe_permute import moe_combine, moe_dispatch, moe_permute
 from benthic.kernels.moe_route import GroupLimit, Routing, moe_route
-from benthic.kernels.precision import wide
 from benthic.kernels.swiglu import swiglu
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import Rows
-from benthic.models.linear import Linear, StackedLinear
-from benthic.models.numerics import Numerics
+from benthic.models.linear import Linear, StackedLinear, island
+from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.trace import Trace
 
 
 class Router(nn.Module):
     """Chooses experts: by score (with a correction bias, within the best groups, as configured) or by token id."""
 
-    def __init__(self, config: ModelConfig, layer: LayerSpec) -> None:
+    def __init__(self, config: ModelConfig, layer: LayerSpec, numerics: Numerics) -> None:
         super().__init__()
+        self.numerics = numerics
         self.top_k, self.scale = config.num_experts_per_tok, config.routed_scaling_factor
         self.score, self.normalize = config.scoring_func, config.norm_topk_prob
         self.limit = group_limit(config)
@@ -36,7 +36,7 @@ class Router(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """[R, D] -> fp32 [R, E]: an island of full precision."""
-        return linear(wide(x), wide(self.weight))
+        return island(x, self.weight, self.numerics)
 
     def forward(self, logits: Tensor, token_ids: Tensor, replay: Tensor | None = None) -> Routing:
         """Routes rows by their logits [T, E], by their ids [T] (hash), or as `replay` [T, K] says."""
@@ -78,9 +78,9 @@ class Experts(nn.Module):
         self.limit, self.numerics, self.min_rows = config.swiglu_limit, numerics, min_rows
 
     def forward(self, x: Tensor, routing: Routing) -> Tensor:
-        """[T, D] and its routing -> fp32 [T, D]: the weighted sum over each row's experts, in order of choice."""
+        """Rounded rows [T, D] and their routing -> fp32 [T, D]: the weighted sum over a row's experts, as chosen."""
         plan = moe_permute(routing.experts, self.w13.shape[0], self.min_rows)
-        rows = moe_dispatch(self.numerics.linear_input(x), plan)
+        rows = moe_dispatch(x, plan)
         weights = routing.weights.reshape(-1).index_select(0, plan.pick)
         gate_up = grouped_linear(rows, self.w13, plan.group_ends)
         inner = self.numerics.linear_input(swiglu(gate_up, self.limit, weights))
@@ -107,6 +107,10 @@ class DenseMlp(nn.Module):
         """[R, D] -> [R, D]."""
         return self.w2(swiglu(self.stack(x), self.limit))
 
+    def product(self, x: Tensor) -> Tensor:
+        """The same of an input that is rounded already."""
+        return self.w2(swiglu(self.stack.product(x), self.limit))
+
     def freeze(self) -> None:
         """Keeps the stacked weight; call again after weights change."""
         self.stack.freeze()
@@ -117,25 +121,27 @@ class MoE(nn.Module):
 
     def __init__(self, config: ModelConfig, layer: LayerSpec, numerics: Numerics, min_rows: int) -> None:
         super().__init__()
-        self.gate = Router(config, layer)
+        self.gate = Router(config, layer, numerics)
         self.experts = Experts(config, numerics, min_rows)
         # Shared experts are one MLP as wide as all of them: every row takes them, and no gate weighs them.
         self.shared_experts = DenseMlp(config, numerics, config.moe_intermediate_size * config.n_shared_experts)
 
-    def forward(self, x: Tensor, rows: Rows, layer: int, trace: Trace | None = None) -> Tensor:
-        """[R, D] -> [R, D]. Dummy rows see the shared experts only.
+    def forward(self, x: LayerInput, rows: Rows, layer: int, trace: Trace | None = None) -> tuple[Tensor, Tensor]:
+        """[R, D] -> the routed half of the output, fp32 [R, D], and the shared one [R, D].
+
+        Dummy rows see the shared experts only.
 
         Args:
             layer: the layer's number in `trace`, which is told where rows went and may say where they shall go.
         """
         num_rows = rows.num_rows
-        logits = self.gate.logits(x)[:num_rows]
+        logits = self.gate.logits(x.values)[:num_rows]
         replay = None if trace is None else trace.replay.get(layer)
         routing = self.gate(logits, rows.token_ids[:num_rows], replay)
         if trace is not None:
             routing = trace.routed(layer, logits, routing)
-        routed = self.experts(x[:num_rows], routing)
-        shared = wide(self.shared_experts(x))
-        if num_rows < x.shape[0]:
-            routed = torch.cat([routed, routed.new_zeros(x.shape[0] - num_rows, x.shape[1])])
-        return (routed + shared).to(x.dtype)
+        routed = self.experts(x.rounded[:num_rows], routing)
+        missing = x.values.shape[0] - num_rows
+        if missing:
+            routed = torch.cat([routed, routed.new_zeros(missing, routed.shape[1])])
+        return routed, self.shared_experts.product(x.rounded)

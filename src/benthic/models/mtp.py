@@ -41,10 +41,10 @@ class MTPBlock(Block):
         rows, width, hidden = streams.shape
         if not self.is_mixed:
             both = torch.cat((self.enorm(embedded), self.hnorm(streams[:, 0])), dim=-1)
-            return self(self.eh_proj(both)[:, None], context, trace)
+            return self.merged(self(self.eh_proj(both)[:, None], context, trace))
         from_token = self.e_proj(self.enorm(embedded))
         from_streams = self.h_proj(self.hnorm(streams).reshape(rows * width, hidden)).view(rows, width, hidden)
-        return self(from_token[:, None, :] + from_streams, context, trace)
+        return self.merged(self(from_token[:, None, :] + from_streams, context, trace))
 
     def hidden(self, streams: Tensor) -> Tensor:
         """[R, n, D] -> [R, D], ready for the shared head."""

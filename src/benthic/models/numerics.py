@@ -7,7 +7,7 @@ family to family. Both are functions of a token's own prefix alone.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,6 +18,8 @@ from benthic.kernels.quantize import hadamard, round_trip_fp4, round_trip_fp8
 from benthic.models.config import ModelConfig
 
 Policy = Literal["plain", "quantized"]
+Weights = Literal["wide", "native"]
+"""How weights are held and multiplied: as numbers of the activations' dtype and wider, or in the released formats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +53,49 @@ def family_rounding(config: ModelConfig) -> Rounding:
     )
 
 
+class LayerInput(NamedTuple):
+    """What a sub-layer reads, [R, D]: `values` for products in bf16 and fp32, `rounded` for those in FP8 and FP4.
+
+    Rounded once, for all products of the input; under `plain` both are one tensor.
+    """
+
+    values: Tensor
+    rounded: Tensor
+
+
 @dataclass(frozen=True, slots=True)
 class Numerics:
     """Chosen once when a model is built; every method is the identity under `plain`."""
 
     policy: Policy = "plain"
     rounding: Rounding = Rounding()
+    weights: Weights = "wide"
 
     def __post_init__(self) -> None:
         if self.policy not in ("plain", "quantized"):
             raise ConfigError(f"numerics ({self.policy!r}) must be 'plain' or 'quantized'")
+        if self.weights not in ("wide", "native"):
+            raise ConfigError(f"weights ({self.weights!r}) must be 'wide' or 'native'")
+        if self.is_native and not (self.policy == "quantized" and self.rounding.linear):
+            raise ConfigError(
+                f"weights='native' under numerics={self.policy!r}: products of FP8 rows are those of numerics="
+                "'quantized', in models that were released in FP8; give both, or weights='wide'"
+            )
+
+    @property
+    def is_native(self) -> bool:
+        """Whether products take weights in the released formats."""
+        return self.weights == "native"
 
     def linear_input(self, x: Tensor) -> Tensor:
         """Input of an FP8 or FP4 product: FP8 in groups of 128."""
         if self.policy == "plain" or not self.rounding.linear:
             return x
         return _in_groups(self._fp8, x, 128)
+
+    def layer_input(self, x: Tensor) -> LayerInput:
+        """A sub-layer's normed input, as its products see it."""
+        return LayerInput(x, self.linear_input(x))
 
     def kv_entry(self, x: Tensor, rope_dim: int) -> Tensor:
         """A kv entry [..., d] after rotation: FP8 in groups on the dims that do not rotate."""

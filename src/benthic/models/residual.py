@@ -1,27 +1,82 @@
-"""The plain residual: one stream that every sub-layer reads and adds to (family.md 2).
+"""Residual streams between sub-layers, and plain ones: one stream that sub-layers read and add to (family.md 2).
 
-Streams are [R, n, D] in every family, here with n = 1, so that nothing outside a block asks which family it serves.
+Streams are [R, n, D] in every family, plain ones with n = 1: nothing outside a site asks which family it serves.
+A sub-layer's output joins the streams where the next sub-layer enters: there both are one operation.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from benthic.kernels.precision import wide
+from benthic.kernels.rms_norm import rms_norm
+from benthic.models.numerics import LayerInput, Numerics
+
+
+class Unmerged(NamedTuple):
+    """Streams [R, n, D], and a sub-layer's output that has not joined them yet.
+
+    output: [R, D]; addend: [R, D] or None, the second half of the output where it comes in two.
+    post, comb: how they join under mHC (see `hyper_post`); None in a plain residual.
+    """
+
+    streams: Tensor
+    output: Tensor
+    addend: Tensor | None
+    post: Tensor | None
+    comb: Tensor | None
+
 
 class Entered(NamedTuple):
-    """A sub-layer's input [R, D], and what merges its output [R, D] into the streams: [R, n, D]."""
+    """A sub-layer's normed input, and the streams as they are when it reads them; post and comb as in `Unmerged`."""
 
-    input: Tensor
-    merge: Callable[[Tensor], Tensor]
+    input: LayerInput
+    streams: Tensor
+    post: Tensor | None = None
+    comb: Tensor | None = None
+
+    def left(self, output: Tensor, addend: Tensor | None = None) -> Unmerged:
+        """What the sub-layer leaves behind: its output [R, D], or its two halves."""
+        return Unmerged(self.streams, output, addend, self.post, self.comb)
+
+
+class Site(Protocol):
+    """Where a sub-layer reads the streams, and where its output joins them."""
+
+    def enter(self, before: Tensor | Unmerged, gain: Tensor, mixing: tuple[Tensor, ...]) -> Entered:
+        """Merges what the sub-layer before left, reads the streams and norms what was read."""
+        ...
+
+    def merge(self, before: Tensor | Unmerged) -> Tensor:
+        """Streams [R, n, D] with the output in them; those that nothing left as they are."""
+        ...
 
 
 class PlainSite(nn.Module):
-    """One site of a layer; has no parameters."""
+    """One site of a layer; has no parameters.
 
-    def enter(self, streams: Tensor) -> Entered:
-        """[R, 1, D] streams -> what the sub-layer reads and how its output joins them."""
-        return Entered(streams[:, 0], lambda output: streams + output[:, None])
+    Args:
+        norm_eps: of the norm before the sub-layer.
+        numerics: how products see their inputs.
+    """
+
+    def __init__(self, norm_eps: float, numerics: Numerics) -> None:
+        super().__init__()
+        self.norm_eps, self.numerics = norm_eps, numerics
+
+    def enter(self, before: Tensor | Unmerged, gain: Tensor, mixing: tuple[Tensor, ...] = ()) -> Entered:
+        """See `Site`; nothing is mixed."""
+        streams = self.merge(before)
+        return Entered(self.numerics.layer_input(rms_norm(streams[:, 0], gain, self.norm_eps)), streams)
+
+    def merge(self, before: Tensor | Unmerged) -> Tensor:
+        """See `Site`."""
+        if isinstance(before, Tensor):
+            return before
+        output = before.output
+        if before.addend is not None:
+            output = wide(output) + wide(before.addend)
+        return before.streams + output.to(before.streams.dtype)[:, None]
 
 
 class PlainHead(nn.Module):

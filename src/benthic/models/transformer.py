@@ -4,19 +4,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benthic.kernels.linear import by_columns, linear
-from benthic.kernels.precision import wide
+from benthic.kernels.linear import by_columns
 from benthic.models.attention import HybridAttention, LatentAttention
 from benthic.models.block import Block
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.hyper_connection import HyperHead, head_parameters
-from benthic.models.linear import Linear
+from benthic.models.linear import Linear, island
 from benthic.models.moe import DenseMlp, Experts, Router
 from benthic.models.mtp import MTPBlock
 from benthic.models.norm import RMSNorm
 from benthic.models.numerics import Numerics, Policy, family_rounding
-from benthic.models.residual import PlainHead
+from benthic.models.residual import PlainHead, Unmerged
 from benthic.models.trace import Trace
 
 
@@ -61,6 +60,12 @@ class Transformer(nn.Module):
         self.head_mix = HyperHead(config) if self.is_mixed else PlainHead()
 
     @property
+    def _last_block(self) -> Block:
+        block = self.layers[-1]
+        assert isinstance(block, Block)
+        return block
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return self.embed.weight.device
@@ -81,9 +86,10 @@ class Transformer(nn.Module):
             The residual streams after the last layer, [R, n, D]: input of `hidden` and of `mtp_forward`.
         """
         streams = self.embedding(rows.token_ids)[:, None, :].expand(-1, self.config.hc_mult, -1).contiguous()
+        left: Tensor | Unmerged = streams
         for block in self.layers:
-            streams = block(streams, context, trace)
-        return streams
+            left = block(left, context, trace)
+        return self._last_block.merged(left)
 
     def hidden(self, streams: Tensor) -> Tensor:
         """[R, n, D] -> [R, D]: what the streams mix to, and the final norm."""
@@ -92,7 +98,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, D] -> fp32 [R, V]."""
-        return linear(wide(hidden), wide(self.head.weight))
+        return island(hidden, self.head.weight, self.numerics)
 
     def mtp_forward(
         self,

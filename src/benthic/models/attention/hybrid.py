@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.linear import batched_linear, by_columns
-from benthic.kernels.precision import wide
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import apply_rope
 from benthic.kernels.sparse_attention import Keys, sparse_attention
@@ -18,7 +17,7 @@ from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext
 from benthic.models.linear import Linear, StackedLinear
 from benthic.models.norm import RMSNorm
-from benthic.models.numerics import Numerics
+from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.trace import Trace
 
 
@@ -63,10 +62,10 @@ class HybridAttention(nn.Module):
         for stack in self.stacks.values():
             stack.freeze()
 
-    def forward(self, h: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+    def forward(self, h: LayerInput, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         """[R, D] normed input -> [R, D]."""
         rope = context.rope(self.ratio)
-        latent, kv = self.stacks["input"](h).split([self.rank, self.dim], dim=-1)
+        latent, kv = self.stacks["input"].product(h.rounded).split([self.rank, self.dim], dim=-1)
         latent = self.q_norm(latent)
         query, index_query = self._queries(latent)
         query = apply_rope(rms_norm(query, None, self.eps), rope)
@@ -74,7 +73,7 @@ class HybridAttention(nn.Module):
         keys = context.write_window(self.layer, kv)
         picks: list[Tensor | None] | None = None
         if self.compressor is not None:
-            keys, picks = self._compressed(h, index_query, query, context, trace)
+            keys, picks = self._compressed(h.values, index_query, query, context, trace)
         out = sparse_attention(
             query,
             keys,
@@ -102,7 +101,7 @@ class HybridAttention(nn.Module):
         """Stores what this pass adds to the compressed side; returns the kv buffer and the indexer's choice."""
         assert self.compressor is not None
         blocks = context.completed(self.ratio)
-        products = self.stacks["raw"](wide(h))
+        products = self.stacks["raw"].island(h, self.numerics)
         width, dtype = 2 * self.compressor.width, h.dtype
         index_width = 2 * self.indexer.compressor.width if self.indexer is not None else 0
         raw = context.write_raw(self.layer, products[:, : width + index_width])

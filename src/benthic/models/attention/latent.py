@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from benthic.kernels.head_attention import head_attention
 from benthic.kernels.linear import batched_linear, by_columns, linear
-from benthic.kernels.precision import wide
 from benthic.kernels.rope import apply_rope
 from benthic.kernels.sparse_attention import Keys, sparse_attention
 from benthic.models.attention.indexer import Attended, TokenIndexer
@@ -21,7 +20,7 @@ from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import AttentionContext
 from benthic.models.linear import Linear, StackedLinear
 from benthic.models.norm import RMSNorm
-from benthic.models.numerics import Numerics
+from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.trace import Trace
 
 
@@ -71,10 +70,10 @@ class LatentAttention(nn.Module):
         for stack in self.stacks.values():
             stack.freeze()
 
-    def forward(self, h: Tensor, context: AttentionContext, trace: Trace | None = None) -> Tensor:
+    def forward(self, h: LayerInput, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         """[R, D] normed input -> [R, D]."""
         rope = context.rope(self.ratio)
-        first, kv, raw_index = self._inputs(h)
+        first, kv, raw_index = self._inputs(h.rounded)
         query, index_query = self._queries(first)
         query = apply_rope(query, rope)
         latent, key = kv.split([self.latent_dim, self.rope_dim], dim=-1)
@@ -90,7 +89,10 @@ class LatentAttention(nn.Module):
         picks: list[Tensor | None] | None = None
         if self.indexer is not None:
             assert index_query is not None
-            gamma, attended = self.stacks["gamma"](wide(h)), Attended(latent_query, keys, None, self.scale)
+            gamma, attended = (
+                self.stacks["gamma"].island(h.values, self.numerics),
+                Attended(latent_query, keys, None, self.scale),
+            )
             index_keys = context.write_index(self.layer, self.indexer.key(raw_index, rope)[: context.rows.num_rows])
             picks = self.indexer.choose(
                 index_query, gamma, index_keys, attended, self.layer, self.ratio, context, trace
@@ -105,7 +107,7 @@ class LatentAttention(nn.Module):
         """Products of h: the query or its latent, the row's entry and its index key, both raw."""
         stack = self.stacks["input"]
         widths = stack.widths if self.indexer is not None else [*stack.widths, 0]
-        first, kv, raw_index = stack(h).split(widths, dim=-1)
+        first, kv, raw_index = stack.product(h).split(widths, dim=-1)
         return first, kv, raw_index
 
     def _queries(self, first: Tensor) -> tuple[Tensor, Tensor | None]:
