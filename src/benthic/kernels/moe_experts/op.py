@@ -1,0 +1,79 @@
+"""The door of moe_experts."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl
+from benthic.kernels.moe_experts.reference import Experts, routed_experts_ref
+from benthic.kernels.moe_experts.weights import RUN
+from benthic.kernels.moe_route import ExpertRows
+from benthic.kernels.quantize import QuantizedRows
+
+OUT_DTYPES = (torch.float32, torch.bfloat16)
+
+
+def routed_experts(
+    x: QuantizedRows,
+    routing: ExpertRows,
+    w13: Experts,
+    w2: Experts,
+    limit: float | None,
+    shared: Tensor | None = None,
+    out_dtype: torch.dtype = torch.float32,
+    *,
+    impl: Impl = "auto",
+) -> Tensor:
+    """The weighted sum over each row's experts: gather, w13, clamped SwiGLU, FP8 rounding, w2, ordered sum.
+
+    Args:
+        x: FP8 rows [R, D] with a scale for each 128 values.
+        routing: which experts rows go to, and with what weight (applied before the rounding between the products).
+        w13: [E, 2F, D], gate rows, then up rows.
+        w2: [E, D, F].
+        limit: the clamp of `swiglu`; None: no clamp.
+        shared: [R, D] or None, added to the sum before it is rounded (the shared experts' output).
+        out_dtype: float32 or bfloat16.
+
+    Returns:
+        [R, D]. Rows that are not live have their shared output only.
+
+    Raises:
+        KernelInputError: shapes do not fit.
+
+    The CUDA kernel takes FP4 experts in a streamed form, hence D a multiple of 256 and F of 256; others take the
+    reference. Nothing is read by the host on the kernel's way, so it can be captured in a CUDA graph.
+
+    Source: model.md 2.8. The same row has the same bits in any batch: every sum runs in one order, settled by shapes.
+    """
+    _check(x, routing, w13, w2, shared, out_dtype)
+    limit = math.inf if limit is None else limit
+    if not x.data.shape[0]:
+        return torch.zeros(x.data.shape, dtype=out_dtype, device=x.data.device)
+    return routed_experts_ref(x, routing, w13, w2, limit, shared, out_dtype)
+
+
+def _check(
+    x: QuantizedRows, routing: ExpertRows, w13: Experts, w2: Experts, shared: Tensor | None, out_dtype: torch.dtype
+) -> None:
+    rows, size = x.data.shape
+    experts, width = w13.shape[0], w13.shape[1] // 2
+    if w13.shape != (experts, 2 * width, size) or w2.shape != (experts, size, width):
+        raise KernelInputError(
+            f"x has shape {(rows, size)}, w13 {w13.shape}, w2 {w2.shape}; they must be [R, D], [E, 2F, D], [E, D, F]"
+        )
+    if x.scale.shape != (rows, -(-size // RUN)):
+        raise KernelInputError(
+            f"the scales of x have shape {tuple(x.scale.shape)}; they must be {(rows, -(-size // RUN))}"
+        )
+    if routing.experts.shape[0] != rows or routing.counts.shape != (experts,):
+        raise KernelInputError(
+            f"routing has experts {tuple(routing.experts.shape)} and counts {tuple(routing.counts.shape)}; "
+            f"they must be [{rows}, K] and [{experts}]"
+        )
+    if shared is not None and shared.shape != (rows, size):
+        raise KernelInputError(f"shared has shape {tuple(shared.shape)}; it must be {(rows, size)}")
+    if out_dtype not in OUT_DTYPES:
+        raise KernelInputError(f"out_dtype is {out_dtype}; it must be float32 or bfloat16")
