@@ -23,6 +23,8 @@ LEAF = 64
 GROUPS = 16
 FEW_ROWS = 256
 """Up to here every leaf has a program of its own, for the sake of latency."""
+FEW, MANY = (16, 4), (64, 8)
+"""Rows and warps of a program of launch 1, up to FEW_ROWS and beyond."""
 SINKHORN_ROWS = 32
 GROUP = 128
 WIDTH = 32
@@ -40,14 +42,15 @@ def _cut(x):
 
 @triton.jit
 def _project_stream(acc, weights, x, wide_dots: tl.constexpr):
-    """acc [outputs, rows] + weights [outputs, columns] . x [rows, columns]^T."""
+    """acc [rows, outputs] + x [rows, columns] . weights [outputs, columns]^T."""
     if wide_dots:
-        return tl.dot(weights, tl.trans(x.to(tl.float32)), acc, input_precision="ieee")
-    high, middle, low = _cut(weights)
-    turned = tl.trans(x)
-    acc = tl.dot(high, turned, acc)
-    acc = tl.dot(middle, turned, acc)
-    return tl.dot(low, turned, acc)
+        return tl.dot(x.to(tl.float32), tl.trans(weights), acc, input_precision="ieee")
+    # Opaque to the compiler, which else would merge the streams once more in the layout of the product.
+    x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], dtype=tl.bfloat16, is_pure=False, pack=2)
+    high, middle, low = _cut(tl.trans(weights))
+    acc = tl.dot(x, high, acc)
+    acc = tl.dot(x, middle, acc)
+    return tl.dot(x, low, acc)
 
 
 @triton.jit
@@ -68,7 +71,7 @@ def _project(
     row = row.to(tl.int64)
     out = tl.arange(0, block_o)
     dtype: tl.constexpr = streams.dtype.element_ty
-    total = tl.zeros((block_o, block_m), tl.float32)
+    total = tl.zeros((block_m, block_o), tl.float32)
     squares = tl.zeros((block_m,), tl.float32)
     for leaf in range(leaves):
         column = (part * leaves + leaf) * leaf_size + tl.arange(0, leaf_size)
@@ -86,7 +89,7 @@ def _project(
             w0, w1, w2, w3 = x0.to(tl.float32), x1.to(tl.float32), x2.to(tl.float32), x3.to(tl.float32)
         weight = fn + out[:, None] * (4 * size) + column[None, :]
         is_weight = (out < outputs)[:, None] & (column < size)[None, :]
-        acc = tl.zeros((block_o, block_m), tl.float32)
+        acc = tl.zeros((block_m, block_o), tl.float32)
         square = tl.zeros((block_m, leaf_size), tl.float32)
         for j in tl.static_range(4):
             if closes:
@@ -111,7 +114,7 @@ def _project(
         total += acc
         squares += tl.sum(square, 1)
     target = partial + (part.to(tl.int64) * rows + row) * width
-    tl.store(target[None, :] + out[:, None], total, mask=(out < outputs)[:, None] & is_row[None, :])
+    tl.store(target[:, None] + out[None, :], total, mask=is_row[:, None] & (out < outputs)[None, :])
     tl.store(target + outputs, squares, mask=is_row)
 
 
@@ -386,7 +389,8 @@ def _projected(
     num_leaves, a_group = _leaves(size)
     is_few = rows <= FEW_ROWS
     at_once = 1 if is_few else a_group
-    parts, block_m = triton.cdiv(num_leaves, at_once), (16 if is_few else 64)
+    block_m, warps = FEW if is_few else MANY
+    parts = triton.cdiv(num_leaves, at_once)
     width = 8 if fn.shape[0] == n else WIDTH
     if streams.stride(2) != 1:
         streams = streams.contiguous()
@@ -401,7 +405,7 @@ def _projected(
             size=size, outputs=fn.shape[0], leaves=at_once, closes=closes, adds=addend is not None,
             wide_dots=interpreted or streams.dtype is torch.float32,
             block_o=max(16, triton.next_power_of_2(fn.shape[0])), block_m=block_m, leaf_size=LEAF, width=width,
-            num_warps=4,
+            num_warps=warps, num_stages=1,
         )  # fmt: skip
     return merged, partial, (a_group if at_once == 1 else 1)
 
