@@ -102,6 +102,7 @@ def fingerprint(model: Transformer, config: EngineConfig) -> str:
     facts = {
         "model": model.config.to_json(weights="fp32"),
         "numerics": model.numerics.policy,
+        "weights": model.numerics.weights,
         "dtype": str(model.dtype),
         "storage": config.cache_storage,
     }

@@ -30,7 +30,9 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
     place, dtype = chosen_device(spec.device), chosen_dtype(spec.dtype)
     folder = resolve(spec.model)
     with announced_compilation(lambda: logger.warning("compiling CPU kernels, once: up to half a minute ...")):
-        model = load_model(folder, device=place, dtype=dtype, numerics=spec.numerics).freeze()
+        model = load_model(
+            folder, device=place, dtype=dtype, numerics=spec.numerics, weights=spec.engine.weights
+        ).freeze()
         engine = Engine(model, spec.engine, measures_pass=True)
         warm_up(engine)
     facts = EngineFacts(

@@ -43,6 +43,10 @@ class EngineConfig:
     cache_storage: Literal["wide", "official"] = "wide"
     """Cached entries in the activations' dtype, or in the released formats (fp8 and fp4: about half the bytes), which
     lose nothing under numerics "quantized"."""
+    weights: Literal["wide", "native"] = "wide"
+    """Weights as numbers of the activations' dtype; or in the released formats, multiplied as they are: a quarter of the
+    bytes, for numerics "quantized" on CUDA. Native products add in an order of their own, so answers are those of wide
+    weights up to rounding, and new weights cannot be sent to them."""
     page_size: int = 128
     """Tokens of a cache page, the unit that prefixes share; a multiple of every compression ratio."""
     prefix_cache: bool = True
@@ -107,6 +111,7 @@ class EngineConfig:
     def _check_choices(self) -> None:
         choices: dict[str, tuple[object, ...]] = {
             "cache_storage": ("wide", "official"),
+            "weights": ("wide", "native"),
             "retention": ("boundaries", "interval", "every_page", "none"),
             "overlap_steps": (None, 0, 1),
             "drafter": ("none", "ngram", "mtp"),

@@ -70,6 +70,11 @@ def stage_weights(model: Transformer, source: WeightSource, checksum: str | None
         CheckpointError: names, shapes or dtypes are not the model's, a number is not finite, the folder holds another
             model, or the checksum differs.
     """
+    if model.numerics.is_native:
+        raise CheckpointError(
+            "the model that serves holds weights='native', which are laid out once as they are loaded; "
+            "an engine with weights='wide' takes new ones"
+        )
     state = source if isinstance(source, Mapping) else _loaded(model, source)
     _check_names(model, state)
     found = weights_checksum(state)

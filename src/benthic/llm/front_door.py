@@ -48,7 +48,7 @@ class FrontDoor(ABC):
                     )
             else:
                 tokenizer = tokenizer or _tokenizer_of(resolve(model))
-                model = load_model(model, device=device, dtype=dtype, numerics=numerics)
+                model = load_model(model, device=device, dtype=dtype, numerics=numerics, weights=config.weights)
             if tokenizer is not None:
                 tokenizer.check_model(model.config.vocab_size, model.config.eos_token_id)
             self._model = model

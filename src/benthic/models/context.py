@@ -38,13 +38,21 @@ class Rows:
     """The rows of one pass.
 
     `token_ids` and `positions` are int64 [R] with R >= `num_rows`: rows from `num_rows` on are dummies (token 0 at
-    position 0) that make products high enough to be exact on CPU; they read no cache and write nowhere.
+    position 0) that make products high enough to be exact on CPU; they read no cache and write nowhere. A captured
+    pass has room for `num_rows` and says on the device, in `num_live` int [1], how many of them are real.
     """
 
     token_ids: Tensor
     positions: Tensor
     num_rows: int
     chunks: tuple[Chunk, ...]
+    num_live: Tensor | None = None
+
+    def live(self) -> Tensor | None:
+        """int [1] on the device: how many rows are real; None where all are."""
+        if self.num_live is not None or self.num_rows == len(self.token_ids):
+            return self.num_live
+        return self.token_ids.new_full((1,), self.num_rows)
 
 
 class AttentionContext(Protocol):

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.hyper_connection import hyper_head, hyper_post, hyper_pre
+from benthic.kernels.hyper_boundary import hyper_boundary
+from benthic.kernels.hyper_connection import hyper_head, hyper_post
 from benthic.kernels.precision import wide
-from benthic.kernels.rms_norm import rms_norm
 from benthic.models.config import ModelConfig
-from benthic.models.numerics import Numerics
+from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.residual import Entered, Unmerged
 
 
@@ -25,20 +25,32 @@ class HyperSite(nn.Module):
 
     def enter(self, before: Tensor | Unmerged, gain: Tensor, mixing: tuple[Tensor, ...]) -> Entered:
         """See `Site`."""
-        streams = self.merge(before)
         fn, scale, base = mixing
-        mix = hyper_pre(streams, fn, scale, base, self.eps, self.iters, self.norm_eps)
-        normed = rms_norm(mix.input, gain, self.norm_eps)
-        return Entered(self.numerics.layer_input(normed), streams, mix.post, mix.comb)
+        left = before if isinstance(before, Unmerged) else Unmerged(before, None, None, None, None)
+        boundary = hyper_boundary(
+            left.output,
+            left.streams,
+            left.post,
+            left.comb,
+            fn,
+            scale,
+            base,
+            gain,
+            self.eps,
+            self.iters,
+            self.norm_eps,
+            addend=left.addend,
+            linear_scale=self.numerics.native_scale,
+        )
+        rounded = self.numerics.linear_input(boundary.input) if boundary.quantized is None else boundary.quantized
+        return Entered(LayerInput(boundary.input, rounded), boundary.streams, boundary.post, boundary.comb)
 
     def merge(self, before: Tensor | Unmerged) -> Tensor:
         """See `Site`."""
         if isinstance(before, Tensor):
             return before
-        assert before.post is not None and before.comb is not None, "streams of mHC join by their boundary's weights"
-        output = before.output
-        if before.addend is not None:
-            output = wide(output) + wide(before.addend)
+        assert before.output is not None and before.post is not None and before.comb is not None, "nothing was left"
+        output = before.output if before.addend is None else wide(before.output) + wide(before.addend)
         return hyper_post(output.to(before.streams.dtype), before.streams, before.post, before.comb)
 
 

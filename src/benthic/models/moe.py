@@ -1,15 +1,16 @@
 """The second half of a layer: a dense MLP, or fine-grained routed experts beside a shared one (model.md 2.8)."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import by_columns
-from benthic.kernels.moe_permute import moe_combine, moe_dispatch, moe_permute
-from benthic.kernels.moe_route import GroupLimit, Routing, moe_route
+from benthic.kernels.moe_route import ExpertRows, GroupLimit, Routing, moe_route, route_rows
+from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.swiglu import swiglu
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import Rows
+from benthic.models.experts import Experts, NativeExperts
 from benthic.models.linear import Linear, StackedLinear, island
 from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.trace import Trace
@@ -55,6 +56,26 @@ class Router(nn.Module):
             limit=self.limit,
         )
 
+    def expert_rows(self, logits: Tensor, rows: Rows, replay: Tensor | None = None) -> ExpertRows:
+        """Routes rows by their logits [R, E] likewise, and lists every expert's rows; dummies go nowhere."""
+        is_hash = self.tid2eid is not None and replay is None
+        if replay is not None:
+            replay = F.pad(replay, (0, 0, 0, logits.shape[0] - replay.shape[0]))
+        return route_rows(
+            logits,
+            top_k=self.top_k,
+            scale=self.scale,
+            score=self.score,
+            bias=self.bias,
+            experts=replay,
+            table=self.tid2eid if is_hash else None,
+            token_ids=rows.token_ids if is_hash else None,
+            normalize=self.normalize,
+            floor=self.floor,
+            limit=self.limit,
+            num_rows=rows.live(),
+        )
+
     def freeze(self) -> None:
         """Lays the weight out for serving; values stay."""
         self.weight.data = by_columns(self.weight)
@@ -65,30 +86,6 @@ def group_limit(config: ModelConfig) -> GroupLimit | None:
     if config.topk_method == "greedy" or config.n_group == 1:
         return None
     return GroupLimit(config.n_group, config.topk_group, 2 if config.topk_method == "noaux_tc" else 1)
-
-
-class Experts(nn.Module):
-    """Routed experts, stacked: `w13` [E, 2F, D] (gate rows, then up), `w2` [E, D, F]."""
-
-    def __init__(self, config: ModelConfig, numerics: Numerics, min_rows: int) -> None:
-        super().__init__()
-        experts, hidden, width = config.n_routed_experts, config.hidden_size, config.moe_intermediate_size
-        self.w13 = nn.Parameter(torch.empty(experts, 2 * width, hidden))
-        self.w2 = nn.Parameter(torch.empty(experts, hidden, width))
-        self.limit, self.numerics, self.min_rows = config.swiglu_limit, numerics, min_rows
-
-    def forward(self, x: Tensor, routing: Routing) -> Tensor:
-        """Rounded rows [T, D] and their routing -> fp32 [T, D]: the weighted sum over a row's experts, as chosen."""
-        plan = moe_permute(routing.experts, self.w13.shape[0], self.min_rows)
-        rows = moe_dispatch(x, plan)
-        weights = routing.weights.reshape(-1).index_select(0, plan.pick)
-        gate_up = grouped_linear(rows, self.w13, plan.group_ends)
-        inner = self.numerics.linear_input(swiglu(gate_up, self.limit, weights))
-        return moe_combine(grouped_linear(inner, self.w2, plan.group_ends), plan)
-
-    def freeze(self) -> None:
-        """Lays the weights out for serving; values stay."""
-        self.w13.data, self.w2.data = by_columns(self.w13), by_columns(self.w2)
 
 
 class DenseMlp(nn.Module):
@@ -107,7 +104,7 @@ class DenseMlp(nn.Module):
         """[R, D] -> [R, D]."""
         return self.w2(swiglu(self.stack(x), self.limit))
 
-    def product(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor | QuantizedRows) -> Tensor:
         """The same of an input that is rounded already."""
         return self.w2(swiglu(self.stack.product(x), self.limit))
 
@@ -122,26 +119,42 @@ class MoE(nn.Module):
     def __init__(self, config: ModelConfig, layer: LayerSpec, numerics: Numerics, min_rows: int) -> None:
         super().__init__()
         self.gate = Router(config, layer, numerics)
-        self.experts = Experts(config, numerics, min_rows)
+        self.experts = NativeExperts(config) if numerics.is_native else Experts(config, numerics, min_rows)
         # Shared experts are one MLP as wide as all of them: every row takes them, and no gate weighs them.
         self.shared_experts = DenseMlp(config, numerics, config.moe_intermediate_size * config.n_shared_experts)
 
-    def forward(self, x: LayerInput, rows: Rows, layer: int, trace: Trace | None = None) -> tuple[Tensor, Tensor]:
-        """[R, D] -> the routed half of the output, fp32 [R, D], and the shared one [R, D].
+    def forward(
+        self, x: LayerInput, rows: Rows, layer: int, trace: Trace | None = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """[R, D] -> the output [R, D]; or its routed half, fp32, and its shared one.
 
         Dummy rows see the shared experts only.
 
         Args:
             layer: the layer's number in `trace`, which is told where rows went and may say where they shall go.
         """
+        logits, shared = self.gate.logits(x.values), self.shared_experts.product(x.rounded)
+        if isinstance(self.experts, NativeExperts):
+            routing = self.gate.expert_rows(logits, rows, None if trace is None else trace.replay.get(layer))
+            if trace is not None:
+                _note_routes(trace, layer, logits, routing, rows.num_rows)
+            return self.experts(x.rounded, routing, shared), None
+        assert isinstance(x.rounded, Tensor), "wide experts take wide rows"
+        return self._routed(logits, x.rounded, rows, layer, trace), shared
+
+    def _routed(self, logits: Tensor, x: Tensor, rows: Rows, layer: int, trace: Trace | None) -> Tensor:
         num_rows = rows.num_rows
-        logits = self.gate.logits(x.values)[:num_rows]
+        logits = logits[:num_rows]
         replay = None if trace is None else trace.replay.get(layer)
         routing = self.gate(logits, rows.token_ids[:num_rows], replay)
         if trace is not None:
             routing = trace.routed(layer, logits, routing)
-        routed = self.experts(x.rounded[:num_rows], routing)
-        missing = x.values.shape[0] - num_rows
-        if missing:
-            routed = torch.cat([routed, routed.new_zeros(missing, routed.shape[1])])
-        return routed, self.shared_experts.product(x.rounded)
+        routed: Tensor = self.experts(x[:num_rows], routing)
+        missing = x.shape[0] - num_rows
+        return torch.cat([routed, routed.new_zeros(missing, routed.shape[1])]) if missing else routed
+
+
+def _note_routes(trace: Trace, layer: int, logits: Tensor, routing: ExpertRows, num_rows: int) -> None:
+    assert trace.keep is None, "tokens are dropped in training alone, which has wide experts"
+    chosen = Routing(weights=routing.weights[:num_rows], experts=routing.experts[:num_rows].to(torch.int64))
+    trace.routed(layer, logits[:num_rows], chosen)

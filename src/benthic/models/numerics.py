@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benthic.errors import ConfigError
 from benthic.formats import ScaleFormat
-from benthic.kernels.quantize import hadamard, round_trip_fp4, round_trip_fp8
+from benthic.kernels.quantize import QuantizedRows, hadamard, quantize_rows, round_trip_fp4, round_trip_fp8
 from benthic.models.config import ModelConfig
 
 Policy = Literal["plain", "quantized"]
@@ -60,7 +60,7 @@ class LayerInput(NamedTuple):
     """
 
     values: Tensor
-    rounded: Tensor
+    rounded: Tensor | QuantizedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,17 @@ class Numerics:
         """Whether products take weights in the released formats."""
         return self.weights == "native"
 
-    def linear_input(self, x: Tensor) -> Tensor:
-        """Input of an FP8 or FP4 product: FP8 in groups of 128."""
+    @property
+    def native_scale(self) -> ScaleFormat | None:
+        """Scales of the FP8 rows that native products take; None where products take wide ones."""
+        return self.rounding.scale if self.is_native else None
+
+    def linear_input(self, x: Tensor) -> Tensor | QuantizedRows:
+        """Input of an FP8 or FP4 product, rounded to FP8 in groups of 128; natively as codes and scales."""
         if self.policy == "plain" or not self.rounding.linear:
             return x
+        if self.is_native:
+            return quantize_rows(x, self.rounding.scale)
         return _in_groups(self._fp8, x, 128)
 
     def layer_input(self, x: Tensor) -> LayerInput:

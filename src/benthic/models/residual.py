@@ -16,12 +16,12 @@ from benthic.models.numerics import LayerInput, Numerics
 class Unmerged(NamedTuple):
     """Streams [R, n, D], and a sub-layer's output that has not joined them yet.
 
-    output: [R, D]; addend: [R, D] or None, the second half of the output where it comes in two.
+    output: [R, D], None where no sub-layer came before; addend: [R, D] or None, the second half of the output where it comes in two.
     post, comb: how they join under mHC (see `hyper_post`); None in a plain residual.
     """
 
     streams: Tensor
-    output: Tensor
+    output: Tensor | None
     addend: Tensor | None
     post: Tensor | None
     comb: Tensor | None
@@ -73,9 +73,8 @@ class PlainSite(nn.Module):
         """See `Site`."""
         if isinstance(before, Tensor):
             return before
-        output = before.output
-        if before.addend is not None:
-            output = wide(output) + wide(before.addend)
+        assert before.output is not None, "nothing was left"
+        output = before.output if before.addend is None else wide(before.output) + wide(before.addend)
         return before.streams + output.to(before.streams.dtype)[:, None]
 
 

@@ -10,11 +10,12 @@ from benthic.models.block import Block
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.hyper_connection import HyperHead, head_parameters
+from benthic.models.experts import Experts
 from benthic.models.linear import Linear, island
-from benthic.models.moe import DenseMlp, Experts, Router
+from benthic.models.moe import DenseMlp, Router
 from benthic.models.mtp import MTPBlock
 from benthic.models.norm import RMSNorm
-from benthic.models.numerics import Numerics, Policy, family_rounding
+from benthic.models.numerics import Numerics, Policy, Weights, family_rounding
 from benthic.models.residual import PlainHead, Unmerged
 from benthic.models.trace import Trace
 
@@ -25,6 +26,7 @@ class Transformer(nn.Module):
     Args:
         config: sizes.
         numerics: "plain" or "quantized".
+        weights: "wide", or "native": FP8 and FP4 as released, multiplied as they are, not to be trained.
         min_rows: rows that a product needs to be exact on this machine (kernels.exactness); passes carry at least
             that many rows, and so does each expert that is hit.
         dtype: of activations. Weights may be wider.
@@ -37,12 +39,13 @@ class Transformer(nn.Module):
         config: ModelConfig,
         numerics: Policy = "plain",
         *,
+        weights: Weights = "wide",
         min_rows: int = 1,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
         self.config, self.min_rows, self.dtype = config, min_rows, dtype
-        self.numerics = Numerics(numerics, family_rounding(config))
+        self.numerics = Numerics(numerics, family_rounding(config), weights)
         # From a tensor, because drawing initial values on the meta device would import torch's compiler: 1.7 s.
         self.embed = nn.Embedding.from_pretrained(torch.empty(config.vocab_size, config.hidden_size), freeze=False)
         self.layers = nn.ModuleList(

@@ -100,10 +100,14 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
 
 
 def _on_cuda(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """[R, G, I] and [G, O, I] -> [R, G, O] in `dtype`; where that is not the dtype of `x`, a float32 product."""
+    """[R, G, I] and [G, O, I] -> [R, G, O] in `dtype`.
+
+    Where that is not the dtype of `x`, a float32 product; straight from the sums where `x` and weight are of one dtype.
+    """
     from benthic.kernels.linear.kernel import multiply, multiply_trained
 
-    x = x if dtype is x.dtype else wide(x)
+    if dtype is not x.dtype and not (dtype is torch.float32 and x.dtype is weight.dtype):
+        x = wide(x)
     weight = weight.to(x.dtype)
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     return (multiply_trained if needs_gradient or torch.compiler.is_compiling() else multiply)(x, weight, dtype)

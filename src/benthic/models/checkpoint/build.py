@@ -3,12 +3,14 @@
 import torch
 from torch import nn
 
+from benthic.errors import ConfigError
 from benthic.kernels.exactness import establish_min_rows
+from benthic.models.checkpoint.names import expert_slice
 from benthic.models.checkpoint.placement import chosen_device
 from benthic.models.checkpoint.source import piece_of
-from benthic.models.checkpoint.table import pieces
+from benthic.models.checkpoint.table import BLOCK, pieces
 from benthic.models.config import ModelConfig
-from benthic.models.numerics import Policy
+from benthic.models.numerics import Policy, Weights
 from benthic.models.transformer import Transformer
 
 
@@ -18,6 +20,7 @@ def empty_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     numerics: Policy | None = None,
+    weights: Weights = "wide",
     weight_dtype: torch.dtype | None = None,
     min_rows: int | None = None,
 ) -> Transformer:
@@ -28,24 +31,30 @@ def empty_model(
         device: None takes CUDA where there is one.
         dtype: of activations; None takes float32 on CPU, bfloat16 on CUDA.
         numerics: None is "plain".
+        weights: "wide", or "native": see `load_model`.
         weight_dtype: of matrices; None takes float32 on CPU (holding the values of any file exactly) and `dtype` on
             CUDA. Vectors and mHC parameters are float32 always.
         min_rows: rows of a product that make it exact; None finds out on CPU, where it depends on the machine.
 
     Raises:
-        ConfigError: the device or the numerics do not exist.
+        ConfigError: the device or the numerics do not exist, or do not go with native weights.
     """
     place = chosen_device(device)
+    if weights == "native":
+        check_native(config, dtype)
+    is_narrow = place.type != "cpu" or weights == "native"
     if dtype is None:
-        dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
+        dtype = torch.bfloat16 if is_narrow else torch.float32
     if weight_dtype is None:
-        weight_dtype = torch.float32 if place.type == "cpu" else dtype
+        weight_dtype = dtype if is_narrow else torch.float32
     if min_rows is None:
         min_rows = _exact_rows(config) if place.type == "cpu" else 1
     with torch.device("meta"):
-        model = Transformer(config, numerics or "plain", min_rows=min_rows, dtype=dtype)
+        model = Transformer(config, numerics or "plain", weights=weights, min_rows=min_rows, dtype=dtype)
     state = model.state_dict(keep_vars=True)
     for piece in pieces(config):
+        if weights == "native" and expert_slice(piece.name) is not None:
+            continue
         tensor = piece_of(state, piece)
         assert tensor.shape == piece.shape, f"{piece.name} is {tuple(tensor.shape)} in the model, not {piece.shape}"
     for name, tensor in state.items():
@@ -53,6 +62,18 @@ def empty_model(
             is_matrix = tensor.ndim >= 2 and "hc_" not in name and not name.endswith(".ape")
             tensor.data = tensor.data.to(weight_dtype if is_matrix else torch.float32)
     return model.to_empty(device=place)
+
+
+def check_native(config: ModelConfig, dtype: torch.dtype | None) -> None:
+    """Raises ConfigError unless a model of these sizes can hold its weights natively."""
+    if dtype not in (None, torch.bfloat16):
+        raise ConfigError(f"dtype is {dtype}; products of FP8 rows and weights give bfloat16: leave it out")
+    ragged = [p for p in pieces(config) if p.kind in ("block", "expert") and p.shape[1] % BLOCK]
+    if ragged:
+        raise ConfigError(
+            f"weights='native' cannot hold {ragged[0].name} of shape {ragged[0].shape}: its input values must be a "
+            f"multiple of {BLOCK}; use weights='wide'"
+        )
 
 
 def product_shapes(config: ModelConfig) -> set[tuple[int, int]]:

@@ -12,9 +12,10 @@ from benthic.models.checkpoint.build import empty_model
 from benthic.models.checkpoint.files import CheckpointFiles
 from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
 from benthic.models.checkpoint.progress import progress_bar
-from benthic.models.checkpoint.source import FileSource, piece_of, source_pieces
+from benthic.models.checkpoint.source import FileSource, source_pieces
+from benthic.models.checkpoint.store import PieceStore
 from benthic.models.config import ModelConfig
-from benthic.models.numerics import Policy
+from benthic.models.numerics import Policy, Weights
 from benthic.models.released import KNOWN, released_name
 from benthic.models.transformer import Transformer
 
@@ -28,12 +29,13 @@ def load_model(
     device: torch.device | str | None = None,
     dtype: torch.dtype | str | None = None,
     numerics: Policy | None = None,
+    weights: Weights = "wide",
     weight_dtype: torch.dtype | None = None,
     progress: bool | None = None,
 ) -> Transformer:
     """Loads a checkpoint folder (official or Hugging Face layout, sharded or not) or the bundled model "tiny".
 
-    Quantised weights are decoded; beside the model, memory holds one matrix at a time. A model is returned whole or
+    Quantised weights are decoded, or kept as they are; beside the model, memory holds one matrix at a time. A model is returned whole or
     not at all. A checkpoint without MTP tensors gives a model without MTP blocks.
 
     Args:
@@ -41,6 +43,8 @@ def load_model(
         device: None takes CUDA where there is one, else CPU.
         dtype: of activations, float32 or bfloat16 (or its name); None takes float32 on CPU, bfloat16 on CUDA.
         numerics: "plain" (None) or "quantized".
+        weights: "wide"; or "native", under numerics "quantized" on the device that serves: FP8 and FP4 stay as they
+            are stored. Native models are not trained, and their products add in another order than wide ones.
         weight_dtype: of matrices; see `empty_model`.
         progress: show a bar; None shows it on a terminal.
 
@@ -53,13 +57,13 @@ def load_model(
     config = ModelConfig.from_json(folder)
     with CheckpointFiles(folder) as files:
         source = FileSource(files, config)
-        model = empty_model(source.config, device=place, dtype=dtype, numerics=numerics, weight_dtype=weight_dtype)
-        state = model.state_dict()
+        model = empty_model(source.config, device=place, dtype=dtype, numerics=numerics, weights=weights, weight_dtype=weight_dtype)
+        store = PieceStore(model)
         total = sum(located.spec.bytes for located in files.tensors.values())
         with progress_bar(f"loading {folder.name}", total, shown=progress) as advance:
             for piece in source_pieces(source):
                 stored = source(piece)
-                piece_of(state, piece).copy_(stored.to(model.device).values())
+                store.put(piece, stored)
                 advance(stored.num_bytes)
     return model
 

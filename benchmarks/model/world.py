@@ -1,0 +1,115 @@
+"""Full-width V4-Flash layers with dummy native weights, and a cache full of long contexts, on one GPU."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benthic.cache.geometry import CacheCapacity, geometry
+from benthic.cache.paged_context import PagedContext
+from benthic.cache.pools import CachePools
+from benthic.cache.tables import PageTables
+from benthic.models.checkpoint import dummy_model
+from benthic.models.config import ModelConfig
+from benthic.models.context import AttentionContext, Chunk, Rows
+from benthic.models.released import FLASH
+from benthic.models.rotary import layer_frequencies
+from benthic.models.transformer import Transformer
+
+KINDS = {"SWA": 0, "CSA": 4, "HCA": 128}
+"""Layer kinds and their compression ratios."""
+IN_FLASH = {"SWA": 2, "CSA": 21, "HCA": 20}
+"""How many layers of each kind V4-Flash has."""
+PAGE = 128
+
+
+def flash_layers(kinds: Sequence[str]) -> ModelConfig:
+    """V4-Flash with one layer of each kind; a window layer routes by hash, as the first ones do."""
+    ratios = tuple(KINDS[kind] for kind in kinds)
+    return replace(
+        FLASH,
+        num_hidden_layers=len(kinds),
+        compress_ratios=(*ratios, 0),
+        num_hash_layers=sum(ratio == 0 for ratio in ratios),
+        num_nextn_predict_layers=0,
+    )
+
+
+@dataclass
+class World:
+    """A model and its cache: `rows` contexts of up to `max_len` tokens, every page of them written."""
+
+    model: Transformer
+    pools: CachePools
+    tables: PageTables
+    max_len: int
+    frequencies: dict[int, Tensor]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def decode(self, rows: int, context: int) -> AttentionContext:
+        """One row of each of `rows` contexts, the last of about `context` tokens."""
+        starts = [context - 1 - (37 * row) % PAGE for row in range(rows)]
+        return self._context([(row, start, 1) for row, start in enumerate(starts)])
+
+    def prefill(self, chunk: int, context: int) -> AttentionContext:
+        """The last `chunk` rows of a prompt of `context` tokens."""
+        return self._context([(0, context - chunk, chunk)])
+
+    def _context(self, runs: list[tuple[int, int, int]]) -> AttentionContext:
+        chunks, row = [], 0
+        for sequence, start, length in runs:
+            self._open_windows(sequence, start, length)
+            chunks.append(Chunk(sequence, row, start, length))
+            row += length
+        generator = torch.Generator(self.device).manual_seed(row)
+        ids = torch.randint(self.model.config.vocab_size, (row,), generator=generator, device=self.device)
+        positions = torch.cat([torch.arange(start, start + length) for _, start, length in runs]).to(self.device)
+        rows = Rows(ids, positions, row, tuple(chunks))
+        return PagedContext(self.model.config, rows, self.pools, self.tables, self.frequencies)
+
+    def _open_windows(self, sequence: int, start: int, length: int) -> None:
+        """Names windows for the pages that the run reads or writes, from the row's own."""
+        first, last = max(0, start - PAGE) // PAGE, (start + length - 1) // PAGE
+        own = self.pools.capacity.num_windows // len(self.tables.windows)
+        for page in range(first, last + 1):
+            self.tables.set_window(sequence, page, 1 + sequence * own + page % own)
+
+
+def build_world(kinds: Sequence[str], rows: int, max_len: int, chunk: int = 0) -> World:
+    """Draws weights and fills the cache. Pages of a context lie anywhere."""
+    config = flash_layers(kinds)
+    device = torch.device("cuda")
+    model = dummy_model(config, device=device, numerics="quantized", weights="native").freeze()
+    shape = geometry(config, page_size=PAGE)
+    pages = shape.num_pages(max_len) + 1
+    windows = 3 + -(-chunk // PAGE)
+    capacity = CacheCapacity(rows * pages, rows * windows, rows, max_len)
+    pools = CachePools(
+        shape, capacity, dtype=model.dtype, device=device, storage="official", numerics="quantized"
+    )
+    tables = PageTables(rows, pages)
+    tables.pages[:] = 1 + np.random.default_rng(0).permutation(rows * pages).reshape(rows, pages)
+    _fill(pools)
+    frequencies = {ratio: layer_frequencies(config, ratio).to(device) for ratio in shape.layer_ratios}
+    return World(model, pools, tables, max_len, frequencies)
+
+
+def _fill(pools: CachePools, at_once: int = 1 << 16) -> None:
+    """Every row of the cache: random entries and keys as they are stored."""
+    generator = torch.Generator(pools.device).manual_seed(0)
+    for layer, kind in enumerate(pools.geometry.layers):
+        for buffer, width, pack in (
+            (pools.kv[layer], kind.kv, pools.storage.pack_kv),
+            (pools.index[layer], kind.index, pools.storage.pack_index),
+        ):
+            for part in () if buffer is None else buffer.split(at_once):
+                rows = torch.randn(len(part), width, generator=generator, device=pools.device, dtype=torch.bfloat16)
+                part.copy_(pack(rows))
+        ring = pools.rings[layer]
+        if ring is not None:
+            ring.normal_(generator=generator)
