@@ -15,10 +15,10 @@ import platform
 from collections import defaultdict
 
 import torch
-
 from floors import head_floor, layer_floor
 from measure import Launch, Measured, measure
 from world import IN_FLASH, World, build_world
+
 from benthic.models.block import Block
 from benthic.models.context import AttentionContext
 
@@ -40,7 +40,10 @@ def main() -> None:
     is_decode = options.what == "decode"
     rows = options.rows if is_decode else [1]
     world = build_world(options.kinds, max(rows), max(options.contexts), 0 if is_decode else options.chunk)
-    print(f"# weights and cache: {torch.cuda.memory_allocated() / 1e9:.1f} GB, peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB")
+    print(
+        f"# weights and cache: {torch.cuda.memory_allocated() / 1e9:.1f} GB, "
+        f"peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"
+    )
     with torch.inference_mode():
         for context in options.contexts:
             for number in rows:
@@ -74,7 +77,10 @@ def _report(world: World, where: AttentionContext, options: argparse.Namespace, 
         _line("head", head, head_floor(config))
         step, floor = step + head.us, floor + head_floor(config)
         if len(options.kinds) == len(IN_FLASH):
-            print(f"  {'43 layers':<9} {step:9.0f} us   floor {floor:8.0f}   {step / floor:5.2f}x   {rows / step * 1e6:9.0f} tokens/s")
+            print(
+                f"  {'43 layers':<9} {step:9.0f} us   floor {floor:8.0f}   {step / floor:5.2f}x   "
+                f"{rows / step * 1e6:9.0f} tokens/s"
+            )
             _keep(options.json, case | {"kind": "step", "us": step, "floor_us": floor})
 
 
@@ -82,7 +88,10 @@ def _line(kind: str, seen: Measured, least: float) -> None:
     ratio = f"floor {least:8.1f}   {seen.us / least:5.2f}x" if least else ""
     in_kernels = sum(launch.us for launch in seen.launches)
     form = "" if seen.is_graph else "   (no graph)"
-    print(f"  {kind:<9} {seen.us:9.1f} us   {ratio}   {len(seen.launches):3d} launches, {in_kernels:8.1f} us in them{form}")
+    print(
+        f"  {kind:<9} {seen.us:9.1f} us   {ratio}   {len(seen.launches):3d} launches, "
+        f"{in_kernels:8.1f} us in them{form}"
+    )
 
 
 def _kernels(launches: list[Launch]) -> None:

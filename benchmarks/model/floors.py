@@ -23,7 +23,8 @@ def layer_floor(config: ModelConfig, spec: LayerSpec, rows: int, context: int) -
         "index": _index(config, rows, context) if spec.has_index else 0.0,
         "attention": rows * KV_ROW * float(keys_read(config, spec, context)),
         "streams": 2 * (rows * 20 * config.hidden_size + 4 * 24 * 4 * config.hidden_size),
-        "shared": 3.0 * config.hidden_size * config.moe_intermediate_size + 2 * config.n_routed_experts * config.hidden_size,
+        "shared": 3.0 * config.hidden_size * config.moe_intermediate_size
+        + 2 * config.n_routed_experts * config.hidden_size,
         "experts": experts_hit(config, rows) * 3 * config.hidden_size * config.moe_intermediate_size * FP4,
     }
     return {name: value / BYTES_PER_US for name, value in parts.items()}

@@ -89,9 +89,7 @@ def build_world(kinds: Sequence[str], rows: int, max_len: int, chunk: int = 0) -
     pages = shape.num_pages(max_len) + 1
     windows = 3 + -(-chunk // PAGE)
     capacity = CacheCapacity(rows * pages, rows * windows, rows, max_len)
-    pools = CachePools(
-        shape, capacity, dtype=model.dtype, device=device, storage="official", numerics="quantized"
-    )
+    pools = CachePools(shape, capacity, dtype=model.dtype, device=device, storage="official", numerics="quantized")
     tables = PageTables(rows, pages)
     tables.pages[:] = 1 + np.random.default_rng(0).permutation(rows * pages).reshape(rows, pages)
     _fill(pools)

@@ -16,7 +16,7 @@ from benthic.models.numerics import LayerInput, Numerics
 class Unmerged(NamedTuple):
     """Streams [R, n, D], and a sub-layer's output that has not joined them yet.
 
-    output: [R, D], None where no sub-layer came before; addend: [R, D] or None, the second half of the output where it comes in two.
+    output: [R, D], None where no sub-layer came before; addend: [R, D] or None, where the output comes in two halves.
     post, comb: how they join under mHC (see `hyper_post`); None in a plain residual.
     """
 

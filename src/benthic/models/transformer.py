@@ -9,8 +9,8 @@ from benthic.models.attention import HybridAttention, LatentAttention
 from benthic.models.block import Block
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
-from benthic.models.hyper_connection import HyperHead, head_parameters
 from benthic.models.experts import Experts
+from benthic.models.hyper_connection import HyperHead, head_parameters
 from benthic.models.linear import Linear, island
 from benthic.models.moe import DenseMlp, Router
 from benthic.models.mtp import MTPBlock

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from benthic.kernels.head_attention import head_attention
 from benthic.kernels.linear import batched_linear, by_columns, linear
+from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.rope import apply_rope
 from benthic.kernels.sparse_attention import Keys, sparse_attention
 from benthic.models.attention.indexer import Attended, TokenIndexer
@@ -103,7 +104,7 @@ class LatentAttention(nn.Module):
             out = self._expanded(query, keys, picks, context)
         return self.wo(out.flatten(1))
 
-    def _inputs(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _inputs(self, h: Tensor | QuantizedRows) -> tuple[Tensor, Tensor, Tensor]:
         """Products of h: the query or its latent, the row's entry and its index key, both raw."""
         stack = self.stacks["input"]
         widths = stack.widths if self.indexer is not None else [*stack.widths, 0]

@@ -51,7 +51,7 @@ def dummy_model(
 def initialize(model: Transformer, seed: int) -> None:
     """Sets every parameter and buffer of a model to its initial value.
 
-    Native models draw on their own device, and of their experts the codes themselves: no matrix of a stack is ever wide.
+    Native models draw on their own device, and of their experts the codes themselves: no stack is ever wide.
     """
     on = model.device if model.numerics.is_native else torch.device("cpu")
     for name, tensor in model.state_dict().items():

@@ -35,8 +35,9 @@ def load_model(
 ) -> Transformer:
     """Loads a checkpoint folder (official or Hugging Face layout, sharded or not) or the bundled model "tiny".
 
-    Quantised weights are decoded, or kept as they are; beside the model, memory holds one matrix at a time. A model is returned whole or
-    not at all. A checkpoint without MTP tensors gives a model without MTP blocks.
+    Quantised weights are decoded, and memory beside the model holds one matrix at a time; or kept as they are, with a
+    layer's expert codes at a time. A model is returned whole or not at all. A checkpoint without MTP tensors gives a
+    model without MTP blocks.
 
     Args:
         path: folder with config.json and *.safetensors, or the name of a bundled model.
@@ -57,7 +58,9 @@ def load_model(
     config = ModelConfig.from_json(folder)
     with CheckpointFiles(folder) as files:
         source = FileSource(files, config)
-        model = empty_model(source.config, device=place, dtype=dtype, numerics=numerics, weights=weights, weight_dtype=weight_dtype)
+        model = empty_model(
+            source.config, device=place, dtype=dtype, numerics=numerics, weights=weights, weight_dtype=weight_dtype
+        )
         store = PieceStore(model)
         total = sum(located.spec.bytes for located in files.tensors.values())
         with progress_bar(f"loading {folder.name}", total, shown=progress) as advance:
