@@ -1,6 +1,7 @@
 // Hopper's own instructions as functions: barriers in shared memory, bulk copies, fences, warpgroup products.
 // Names follow PTX. Shared addresses are 32-bit (`shared_address`). Products of a shape stand where they are used.
 #pragma once
+#include <cuda.h>
 #include <cuda_runtime.h>
 #include <cstdint>
 
@@ -46,6 +47,35 @@ __device__ __forceinline__ void bulk_load(uint32_t target, const void* source, u
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
       ::"r"(target), "l"(source), "r"(bytes), "r"(barrier), "l"(policy) : "memory");
 }
+
+// --- tensor copies (TMA): boxes of a matrix through a map that the host makes; places outside read 0, are not written.
+
+__device__ __forceinline__ void tensor_load(uint32_t target, const CUtensorMap& map, int column, int row,
+                                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+      ::"r"(target), "l"(&map), "r"(column), "r"(row), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void tensor_load(uint32_t target, const CUtensorMap& map, int column, int row,
+                                            uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3}], [%4], %5;"
+      ::"r"(target), "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy) : "memory");
+}
+__device__ __forceinline__ void tensor_store(const CUtensorMap& map, uint32_t source, int column, int row) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
+               ::"l"(&map), "r"(source), "r"(column), "r"(row) : "memory");
+}
+__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until all but PENDING groups of this thread's stores have read their shared memory.
+template <int PENDING> __device__ __forceinline__ void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+__device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // Makes shared memory written by threads visible to the copy engine and to warpgroup products.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -86,6 +116,34 @@ template <int N> __device__ __forceinline__ void wgmma_hold(float (&d)[N]) {
 // apart along the reduced dimension and `row_stride` bytes apart along the other.
 __device__ __forceinline__ uint64_t wgmma_descriptor(uint32_t address, uint32_t k_stride, uint32_t row_stride) {
   return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(k_stride >> 4) << 16) | ((uint64_t)(row_stride >> 4) << 32);
+}
+
+// The same with 128-byte swizzle: rows of 128 bytes, 8 of them a 1024-byte atom, as tensor copies lay boxes 128 bytes
+// wide. A step of 32 bytes along the row adds 2 to the descriptor.
+__device__ __forceinline__ uint64_t wgmma_swizzled(uint32_t address) {
+  return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)1 << 16) | ((uint64_t)64 << 32) | ((uint64_t)1 << 62);
+}
+
+// --- host
+
+// A map of a row-major matrix [rows, columns] for boxes [box_rows, box_columns] laid in 128-byte swizzle; a box's row
+// is 128 bytes. `row_bytes` is a multiple of 16. False if the driver refuses.
+inline bool make_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, uint64_t columns, uint64_t rows,
+                     uint64_t row_bytes, uint32_t box_columns, uint32_t box_rows) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static Encode encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    return (Encode)entry;
+  }();
+  const cuuint64_t size[2] = {columns, rows}, stride[1] = {row_bytes};
+  const cuuint32_t box[2] = {box_columns, box_rows}, step[2] = {1, 1};
+  return encode && encode(map, type, 2, (void*)base, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
 }  // namespace hopper

@@ -1,0 +1,41 @@
+"""Which tile the FP8 product takes. Every tile gives the same bits, so this may follow the number of rows."""
+
+from functools import cache
+from typing import NamedTuple
+
+MULTIPROCESSORS = 132
+
+
+class Shape(NamedTuple):
+    """A compiled tile: its index in fp8.cu, rows, outputs, and its time relative to its share of the tensor core."""
+
+    index: int
+    rows: int
+    outputs: int
+    cost: float
+
+
+FEW = (Shape(0, 64, 16, 1.0), Shape(1, 64, 32, 1.0), Shape(2, 64, 64, 1.0))
+SOME = (Shape(3, 128, 16, 1.0), Shape(4, 128, 32, 1.0), Shape(5, 128, 64, 1.0), Shape(7, 128, 160, 1.0))
+MANY = (
+    Shape(4, 128, 32, 2.4),
+    Shape(5, 128, 64, 1.6),
+    Shape(6, 128, 128, 1.15),
+    Shape(8, 128, 192, 1.05),
+    Shape(9, 128, 256, 1.0),
+)
+
+
+@cache
+def shape_of(rows: int, outputs: int, groups: int = 1) -> Shape:
+    """The shape for `rows` rows of all groups together: the least time if each wave of tiles takes its outputs' time."""
+    if groups > 1:
+        mean = rows // groups
+        return FEW[2] if mean <= 48 else MANY[2] if mean <= 96 else MANY[4]
+    shapes = FEW if rows <= 64 else SOME if rows <= 128 else MANY
+
+    def time(shape: Shape) -> tuple[float, int]:
+        tiles = -(-rows // shape.rows) * -(-outputs // shape.outputs)
+        return -(-tiles // MULTIPROCESSORS) * shape.outputs * shape.cost, -shape.outputs
+
+    return min(shapes, key=time)
