@@ -50,7 +50,9 @@ def test_an_fp8_weight_holds_the_official_rounding() -> None:
 def test_stacked_weights_give_the_columns_of_their_parts() -> None:
     parts = [Fp8Weight.of(torch.randn(outputs, 256)) for outputs in (256, 128, 40)]
     x = quantize_rows(torch.randn(5, 256))
-    assert torch.equal(linear(x, stack_rows(parts)), torch.cat([linear(x, part) for part in parts], 1))
+    apart = torch.cat([linear(x, part, torch.float32) for part in parts], 1)
+    # A library on the CPU may add in another order for another number of outputs.
+    torch.testing.assert_close(linear(x, stack_rows(parts), torch.float32), apart, rtol=0, atol=1e-4)
     with pytest.raises(KernelInputError, match="tiles of 128"):
         stack_rows(parts[::-1])
 

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.fp8_product import fp8_product
 from benthic.kernels.grouped_linear.reference import grouped_fp8_ref, grouped_row_scaled_ref
 from benthic.kernels.linear import Fp8Weight
 from benthic.kernels.quantize import QuantizedRows
@@ -14,6 +15,9 @@ def grouped_fp8_linear(
     x: QuantizedRows, weight: Fp8Weight, group_ends: Tensor, out_dtype: torch.dtype, impl: Impl = "auto"
 ) -> Tensor:
     """`grouped_linear` of FP8 rows [N, I] and weights [E, O, I]; shapes are checked at that door."""
+    product = fp8_product(x, weight.data, weight.scale, None, _ends(group_ends), out_dtype, impl=impl)
+    if product is not None:
+        return product
     require_reference(impl, "grouped_linear of FP8 rows and weights")
     return grouped_fp8_ref(x, weight, group_ends, out_dtype)
 
@@ -52,5 +56,12 @@ def grouped_row_scaled(
             f"x has shape {tuple(x.shape)}, data {tuple(data.shape)}, base {tuple(base.shape)}, group_ends "
             f"{tuple(group_ends.shape)}; they must be [N, I], [E, O, I], [E, O], [E]"
         )
+    product = fp8_product(x, data, None, base.contiguous(), _ends(group_ends), out_dtype, impl=impl)
+    if product is not None:
+        return product
     require_reference(impl, "grouped_row_scaled")
     return grouped_row_scaled_ref(x, data, base, group_ends, out_dtype)
+
+
+def _ends(group_ends: Tensor) -> Tensor:
+    return group_ends.to(torch.int32).contiguous()

@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
-from benthic.kernels.linear.fp8 import fp8_linear
+from benthic.kernels.choice import Impl, require_reference, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.fp8_product import fp8_product
 from benthic.kernels.linear.layout import is_by_columns
-from benthic.kernels.linear.reference import linear_ref
+from benthic.kernels.linear.reference import fp8_linear_ref, linear_ref
 from benthic.kernels.linear.weights import Fp8Weight
 from benthic.kernels.precision import wide
 from benthic.kernels.quantize import QuantizedRows
@@ -53,7 +53,7 @@ def linear(
     if isinstance(x, QuantizedRows):
         dtype = torch.bfloat16 if out_dtype is None else out_dtype
         if isinstance(weight, Fp8Weight):
-            return fp8_linear(x, weight, dtype, impl)
+            return _of_fp8(x, weight, dtype, impl)
         return linear(x.dequantized(dtype), weight, dtype, impl=impl)
     if isinstance(weight, Fp8Weight):
         weight = weight.dequantized(x.dtype)
@@ -97,6 +97,14 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
         return torch.bmm(wide(x).transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1).to(x.dtype)
     products = [linear(x[:, group], one, impl=impl) for group, one in enumerate(weight.unbind(0))]
     return torch.stack(products, dim=1)
+
+
+def _of_fp8(x: QuantizedRows, weight: Fp8Weight, dtype: torch.dtype, impl: Impl) -> Tensor:
+    product = fp8_product(x, weight.data[None], weight.scale[None], None, None, dtype, impl=impl)
+    if product is not None:
+        return product
+    require_reference(impl, "linear of FP8 rows and an FP8 weight")
+    return fp8_linear_ref(x, weight, dtype)
 
 
 def _on_cuda(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:

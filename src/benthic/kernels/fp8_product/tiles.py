@@ -7,9 +7,9 @@ MULTIPROCESSORS = 132
 
 
 class Shape(NamedTuple):
-    """A compiled tile: its index in fp8.cu, rows, outputs, and its time relative to its share of the tensor core."""
+    """A compiled tile: its number in fp8_product.cu, rows, outputs, and what an output costs in time, relatively."""
 
-    index: int
+    number: int
     rows: int
     outputs: int
     cost: float
@@ -28,7 +28,7 @@ MANY = (
 
 @cache
 def shape_of(rows: int, outputs: int, groups: int = 1) -> Shape:
-    """The shape for `rows` rows of all groups together: the least time if each wave of tiles takes its outputs' time."""
+    """The shape for `rows` rows of all groups together: the least time if a wave of tiles takes its outputs' time."""
     if groups > 1:
         mean = rows // groups
         return FEW[2] if mean <= 48 else MANY[2] if mean <= 96 else MANY[4]

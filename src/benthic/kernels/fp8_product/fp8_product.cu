@@ -460,7 +460,7 @@ int launch(const void* x, const void* w, Problem p, int programs, bool is_early,
   return cudaLaunchKernelEx(&config, kernel, x_map, w_map, y_map, p);
 }
 
-// `shape` names the tile (see fp8_tiles.py); any gives the same bits.
+// `shape` names the tile (tiles.py); any gives the same bits.
 extern "C" int fp8_multiply(const void* x, const void* row_scale, const void* w, const void* tile_scale,
                             const void* base, const void* ends, void* y, int rows, int outputs, int inputs, int groups,
                             int is_float, int shape, int programs, int band, int is_streamed, int is_early,

@@ -1,4 +1,4 @@
-"""FP8 products on Hopper: the CUDA C++ kernel of fp8.cu."""
+"""FP8 products on Hopper: the CUDA C++ kernel of fp8_product.cu."""
 
 import ctypes
 from collections.abc import Callable
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.cuda_library import CudaLibrary
-from benthic.kernels.linear.fp8_tiles import MULTIPROCESSORS, Shape, shape_of
+from benthic.kernels.fp8_product.tiles import MULTIPROCESSORS, Shape, shape_of
 from benthic.kernels.quantize import QuantizedRows
 
-SOURCE = Path(__file__).with_name("fp8.cu")
+SOURCE = Path(__file__).with_name("fp8_product.cu")
 # Row tiles that walk the outputs together, so that their weights are read from memory once.
 BAND = 16
 
@@ -26,7 +26,7 @@ def multiply_fp8(
     out_dtype: torch.dtype,
     shape: Shape | None = None,
 ) -> Tensor:
-    """[N, O] of x [N, I] and e4m3 [E, O, I]; see fp8.cu for the order. `shape` is for tests of its indifference.
+    """[N, O] of x [N, I] and e4m3 [E, O, I]; fp8_product.cu tells the order. `shape` is for tests.
 
     Args:
         tile_scale: float32 [E, ceil(O / 128), I / 128] or None.
@@ -49,7 +49,7 @@ def multiply_fp8(
             row_data.data_ptr(), row_scale.data_ptr(), data.data_ptr(),
             None if tile_scale is None else tile_scale.data_ptr(), None if base is None else base.data_ptr(),
             None if group_ends is None else group_ends.data_ptr(), y.data_ptr(),
-            rows, outputs, inputs, groups, out_dtype is torch.float32, shape.index, programs, BAND, is_streamed,
+            rows, outputs, inputs, groups, out_dtype is torch.float32, shape.number, programs, BAND, is_streamed,
             True, torch.cuda.current_stream(x.device).cuda_stream,
         )  # fmt: skip
     return y
