@@ -53,7 +53,7 @@ def test_stacked_weights_give_the_columns_of_their_parts() -> None:
     apart = torch.cat([linear(x, part, torch.float32) for part in parts], 1)
     # A library on the CPU may add in another order for another number of outputs.
     torch.testing.assert_close(linear(x, stack_rows(parts), torch.float32), apart, rtol=0, atol=1e-4)
-    with pytest.raises(KernelInputError, match="tiles of 128"):
+    with pytest.raises(KernelInputError, match="must fill 128s"):
         stack_rows(parts[::-1])
 
 
