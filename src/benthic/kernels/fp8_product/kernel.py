@@ -1,6 +1,7 @@
 """FP8 products by Triton, dense and grouped: the order of fp8_product.cu, for where that does not run.
 
-One dot of 128 inputs is one chain of tensor-core steps, so a step's sum does not depend on the tile.
+One dot of 128 inputs is one chain of tensor-core steps, so a step's sum does not depend on the tile. The weight is the
+first operand: of 64 rows and more, or Triton leaves Hopper's products for older ones that add otherwise.
 """
 
 import torch
@@ -41,7 +42,7 @@ def _multiply(
         blocks = (outputs + 127) // 128
         # A tile's outputs lie within one 128.
         block = tl.program_id(1) * block_o // 128
-        total = tl.zeros((block_r, block_o), tl.float32)
+        total = tl.zeros((block_o, block_r), tl.float32)
         for k in range(steps):
             a, b = tl.load(x_at + k * 128), tl.load(w_at + k * 128)
             if upcast:
@@ -49,11 +50,11 @@ def _multiply(
             scale = tl.load(row_scale + row_at * steps + k)
             if has_tiles:
                 scale = scale * tl.load(tile_scale + (group * blocks + block) * steps + k)
-            total += tl.dot(a, tl.trans(b)) * scale[:, None]
+            total += tl.dot(b, tl.trans(a)) * scale[None, :]
         if has_base:
-            total = total * tl.load(base + group.to(tl.int64) * outputs + output_at)[None, :]
+            total = total * tl.load(base + group.to(tl.int64) * outputs + output_at)[:, None]
         inside = (row < last)[:, None] & (output < outputs)[None, :]
-        tl.store(y + row[:, None] * outputs + output[None, :], total.to(y.dtype.element_ty), mask=inside)
+        tl.store(y + row[:, None] * outputs + output[None, :], tl.trans(total).to(y.dtype.element_ty), mask=inside)
 
 
 def multiply_fp8_triton(

@@ -38,7 +38,7 @@ def fp8_product(
 
     A row has the same bits in any batch and grouping. The host reads nothing from the device.
     """
-    if uses_cuda_kernel(impl, x.data):
+    if impl == "cuda" and uses_cuda_kernel(impl, x.data):
         multiply = _cuda()
     elif uses_triton_kernel(impl, x.data):
         multiply = _triton()

@@ -24,6 +24,7 @@ MANY = (
     Shape(8, 128, 192, 1.05),
     Shape(9, 128, 256, 1.0),
 )
+SHAPES = tuple(sorted({*FEW, *SOME, *MANY[2:]}))
 
 
 @cache
