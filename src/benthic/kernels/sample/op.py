@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.sample.reference import Cuts, sample_ref
 
 
@@ -54,9 +54,18 @@ def sample(
             torch.ones_like(temperature) if top_p is None else top_p,
             torch.zeros_like(temperature) if min_p is None else min_p,
         )
+    if uses_triton_kernel(impl, logits):
+        return _triton()(logits, temperature, cuts, seeds, positions)
     if uses_cpu_kernel(impl, logits):
         return _cpu()(logits, temperature, cuts, seeds, positions)
     return sample_ref(logits, temperature, cuts, seeds, positions)
+
+
+@cache
+def _triton() -> Callable[..., Tensor]:
+    from benthic.kernels.sample.kernel import sample_triton
+
+    return sample_triton
 
 
 @cache
