@@ -38,9 +38,7 @@ def on_cuda(given: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", ["random", "tied", "extreme"])
 @pytest.mark.parametrize("case", GATES, ids=str)
-def test_choice_and_weights_are_the_cpus_to_the_bit(
-    case: tuple[int, int, Score, GroupLimit | None], kind: str
-) -> None:
+def test_choice_and_weights_are_the_cpus_to_the_bit(case: tuple[int, int, Score, GroupLimit | None], kind: str) -> None:
     given = gate(case, 4000, kind)
     here, there = moe_route(**given), moe_route(**on_cuda(given))
     assert torch.equal(there.experts.cpu(), here.experts)

@@ -4,12 +4,12 @@ The forward pass makes each block's logits once, and from them both the loss and
 gradient would give; backward only scales. Logits of all rows never exist together.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benthic.kernels.cross_entropy.reference import token_logprobs_ref
 from benthic.kernels.linear import linear
 from benthic.kernels.precision import wide
 
@@ -24,7 +24,15 @@ class LinearCrossEntropy(torch.autograd.Function):
     """(hidden [R, D], head [V, D], targets [R], weights [R]) -> sum_r weights[r] * -log p(targets[r])."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, block_rows: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        targets: Tensor,
+        weights: Tensor,
+        block_rows: int,
+        logprobs: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
         needs_hidden, needs_head = ctx.needs_input_grad[:2]
         grad_hidden = torch.zeros_like(hidden) if needs_hidden else None
         grad_head = torch.zeros_like(head, dtype=wide(head[:0]).dtype) if needs_head else None
@@ -32,7 +40,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         for start, end in row_blocks(hidden.shape[0], block_rows):
             rows, ids, weight = hidden[start:end], targets[start:end], weights[start:end]
             logits = linear(rows, head, out_dtype=total.dtype)
-            total = total - (token_logprobs_ref(logits, ids) * weight).sum()
+            total = total - (logprobs(logits, ids) * weight).sum()
             if not (needs_hidden or needs_head):
                 continue
             grad_logits = logits.softmax(-1)
@@ -47,11 +55,11 @@ class LinearCrossEntropy(torch.autograd.Function):
         return total
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
         grad_hidden, grad_head = ctx.saved_tensors
         (grad,) = grads
         if grad_hidden is not None:
             grad_hidden = grad_hidden * grad.to(grad_hidden.dtype)
         if grad_head is not None:
             grad_head = (grad_head * grad).to(ctx.head_dtype)
-        return grad_hidden, grad_head, None, None, None
+        return grad_hidden, grad_head, None, None, None, None

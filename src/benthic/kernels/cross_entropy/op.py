@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference
+from benthic.kernels.choice import Impl, require_reference, uses_triton_kernel
 from benthic.kernels.cross_entropy.autograd import LinearCrossEntropy
 from benthic.kernels.cross_entropy.reference import RankedLogprobs, ranked_logprobs_ref, token_logprobs_ref
 
@@ -27,6 +27,11 @@ def token_logprobs(logits: Tensor, ids: Tensor, *, impl: Impl = "auto") -> Tenso
         raise KernelInputError(
             f"logits have shape {tuple(logits.shape)}, ids {tuple(ids.shape)}; they must be [R, V], [R] or [R, K]"
         )
+    if uses_triton_kernel(impl, logits, is_operator=True):
+        from benthic.kernels.cross_entropy.kernel import token_logprobs_triton
+
+        values: Tensor = token_logprobs_triton(logits, ids)
+        return values
     require_reference(impl, "token_logprobs")
     return token_logprobs_ref(logits, ids)
 
@@ -50,8 +55,13 @@ def ranked_logprobs(logits: Tensor, chosen: Tensor, num_top: int, *, impl: Impl 
             f"logits have shape {tuple(logits.shape)}, chosen {tuple(chosen.shape)}, num_top is {num_top}; "
             "they must be [R, V], [R] and at least 0"
         )
+    num_top = min(num_top, logits.shape[1])
+    if uses_triton_kernel(impl, logits):
+        from benthic.kernels.cross_entropy.kernel import ranked_logprobs_triton
+
+        return ranked_logprobs_triton(logits, chosen, num_top)
     require_reference(impl, "ranked_logprobs")
-    return ranked_logprobs_ref(logits, chosen, min(num_top, logits.shape[1]))
+    return ranked_logprobs_ref(logits, chosen, num_top)
 
 
 def linear_cross_entropy(
@@ -80,6 +90,6 @@ def linear_cross_entropy(
         )
     require_reference(impl, "linear_cross_entropy")
     total: Tensor = LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        hidden, head, targets, weights, block_rows
+        hidden, head, targets, weights, block_rows, token_logprobs
     )
     return total
