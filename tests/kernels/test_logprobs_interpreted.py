@@ -1,4 +1,4 @@
-"""Sampling and log-probabilities by Triton on a CPU, in Triton's interpreter: ties, cuts, gradients, tails of blocks."""
+"""Sampling and log-probabilities by Triton on a CPU, in Triton's interpreter: ties, cuts, gradients, tails."""
 
 import os
 

@@ -55,14 +55,14 @@ def _logprobs(
     tl.store(out + number, values, mask=number < num_ids)
     for place in range(0, num_top):
         key = tl.max(keys, 0)
-        token = size - 1 - (key & 0xFFFFFFFF).to(tl.int32)
-        tl.store(best_ids + row * num_top + place, token.to(tl.int64))
-        tl.store(out + num_ids + place, tl.load(own + token).to(tl.float32) - whole)
-        others = token % block + tl.arange(0, lines) * block
+        likely = size - 1 - (key & 0xFFFFFFFF).to(tl.int32)
+        tl.store(best_ids + row * num_top + place, likely.to(tl.int64))
+        tl.store(out + num_ids + place, tl.load(own + likely).to(tl.float32) - whole)
+        others = likely % block + tl.arange(0, lines) * block
         logit = tl.load(own + others, mask=others < size, other=float("-inf")).to(tl.float32)
         other_keys = tl.where(others < size, _key(logit, others, size), _LOWEST)
         left = tl.max(tl.where(other_keys < key, other_keys, _LOWEST), 0)
-        keys = tl.where(lane == token % block, left, keys)
+        keys = tl.where(lane == likely % block, left, keys)
 
 
 def _launch(logits: Tensor, ids: Tensor, num_top: int, block: int) -> tuple[Tensor, Tensor]:
