@@ -16,6 +16,8 @@ pytestmark = pytest.mark.gpu
 DTYPES = (torch.float32, torch.bfloat16)
 # V4-Flash's queries, latents, gate and hyper-connection; then odd ones, one output, less than a step of inputs.
 SHAPES = ((4096, 1024), (1536, 4096), (256, 4096), (24, 16384), (33, 37), (1, 64), (200, 1000), (130, 5))
+# Several lengths of segments, the last one cut, outputs beyond a tile, V4's raw rows and head.
+PLAIN_SHAPES = ((1536, 4096), (2624, 4096), (8192, 1024), (256, 4096), (33, 64), (200, 1000), (130, 4160), (1024, 8192))
 ROWS = (1, 2, 7, 16, 17, 32, 33, 64, 65, 128, 129, 300, 1000, 4096, 8191)
 MOST = 8192
 TILES = ((16, 64, 4, 4), (16, 128, 8, 4), (32, 64, 4, 4), (128, 64, 4, 3), (128, 128, 8, 3))
@@ -70,6 +72,28 @@ def test_every_tile_gives_the_same_bits(shape: tuple[int, int], dtype: torch.dty
         for is_split in {False, order_of(*shape, dtype).segments > 1}:
             tile = Tile(*sizes, is_split)
             assert torch.equal(multiply(x[:, None], weight[None], dtype, tile)[:, 0], whole), tile
+
+
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", PLAIN_SHAPES, ids=str)
+def test_both_languages_give_the_same_bits(shape: tuple[int, int], out_dtype: torch.dtype) -> None:
+    x, weight = given(MOST, shape, torch.bfloat16)
+    whole = linear(x, weight, out_dtype, impl="triton")
+    for rows in (*ROWS, MOST):
+        start = (7919 * rows) % (MOST - rows + 1)
+        some = x[start : start + rows]
+        assert torch.equal(linear(some, weight, out_dtype, impl="cuda"), whole[start : start + rows]), rows
+    exact = x[:300].double() @ weight.double().t()
+    assert error(whole[:300], exact) <= (1e-6 if out_dtype is torch.float32 else 2e-3)
+
+
+def test_groups_and_strides_leave_the_bits_in_both_languages() -> None:
+    wide_x = torch.randn(150, 8, 1024 + 64, device="cuda").bfloat16()
+    weight = torch.randn(8, 200, 1024, device="cuda").bfloat16()
+    x = wide_x[:, :, :1024]
+    for rows in (1, 16, 33, 128, 150):
+        one, other = (batched_linear(x[:rows], weight, impl=impl) for impl in ("cuda", "triton"))
+        assert torch.equal(one, other), rows
 
 
 def test_the_library_breaks_the_law() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, require_reference, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.choice import Impl, require_reference, uses_cpu_kernel, uses_cuda_kernel, uses_triton_kernel
 from benthic.kernels.fp8_product import fp8_product
 from benthic.kernels.linear.layout import is_by_columns
 from benthic.kernels.linear.reference import fp8_linear_ref, linear_ref
@@ -36,7 +36,8 @@ def linear(
 
     Returns:
         [R, O]. On CPU and in islands: float32 product of the values, rounded once. On CUDA: product of values in
-        `x.dtype` with float32 accumulation. Of rows and weight in FP8, on any device: for each 128 of I, ascending,
+        `x.dtype` with float32 accumulation; an island of rows and weight in one 16-bit dtype multiplies these, for
+        then nothing is lost. Of rows and weight in FP8, on any device: for each 128 of I, ascending,
         acc += (codes . codes in float32) * (row scale * tile scale), rounded once.
 
     Raises:
@@ -58,8 +59,8 @@ def linear(
     if isinstance(weight, Fp8Weight):
         weight = weight.dequantized(x.dtype)
     dtype = x.dtype if out_dtype is None else out_dtype
-    if uses_triton_kernel(impl, x, is_operator=True):
-        return _on_cuda(x[:, None], weight[None], dtype)[:, 0]
+    if _runs_on_cuda(impl, x):
+        return _on_cuda(x[:, None], weight[None], dtype, impl)[:, 0]
     if not uses_cpu_kernel(impl, x) or not is_by_columns(weight):
         return linear_ref(x, weight, dtype)
     rows = wide(x)
@@ -89,8 +90,8 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, G, I] and [G, O, I]"
         )
-    if uses_triton_kernel(impl, x, is_operator=True):
-        return _on_cuda(x, weight, x.dtype)
+    if _runs_on_cuda(impl, x):
+        return _on_cuda(x, weight, x.dtype, impl)
     if x.is_cuda:
         return torch.bmm(x.transpose(0, 1), weight.to(x.dtype).transpose(1, 2)).transpose(0, 1)
     if x.shape[0] > 1 and is_by_columns(weight) and uses_cpu_kernel(impl, x):
@@ -107,18 +108,27 @@ def _of_fp8(x: QuantizedRows, weight: Fp8Weight, dtype: torch.dtype, impl: Impl)
     return fp8_linear_ref(x, weight, dtype)
 
 
-def _on_cuda(x: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """[R, G, I] and [G, O, I] -> [R, G, O] in `dtype`.
+def _runs_on_cuda(impl: Impl, x: Tensor) -> bool:
+    """True for the kernels of a GPU: Triton's takes whatever the one in CUDA C++ does not, with the same bits."""
+    return (impl == "cuda" and uses_cuda_kernel(impl, x)) or uses_triton_kernel(impl, x, is_operator=True)
 
-    Where that is not the dtype of `x`, a float32 product; straight from the sums where `x` and weight are of one dtype.
+
+def _on_cuda(x: Tensor, weight: Tensor, dtype: torch.dtype, impl: Impl) -> Tensor:
+    """[R, G, I] and [G, O, I] -> [R, G, O] in `dtype`; where that is not the dtype of `x`, a float32 product.
+
+    Values of 16 bits on both sides stay as they are: their products are exact in float32.
     """
-    from benthic.kernels.linear.kernel import multiply, multiply_trained
+    from benthic.kernels.linear.cuda import multiply_cuda
+    from benthic.kernels.linear.kernel import multiply, multiply_trained, product
 
-    if dtype is not x.dtype and not (dtype is torch.float32 and x.dtype is weight.dtype):
-        x = wide(x)
+    x = x if dtype is x.dtype or weight.dtype is x.dtype else wide(x)
     weight = weight.to(x.dtype)
+    if impl == "cuda":
+        return multiply_cuda(x, weight, dtype)
+    if impl == "triton":
+        return multiply(x, weight, dtype)
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    return (multiply_trained if needs_gradient or torch.compiler.is_compiling() else multiply)(x, weight, dtype)
+    return (multiply_trained if needs_gradient or torch.compiler.is_compiling() else product)(x, weight, dtype)
 
 
 @cache

@@ -1,0 +1,77 @@
+"""bf16 products on Hopper by CUDA C++ (product.cu): the order and the bits of `kernel.multiply`."""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.cuda_library import CudaLibrary
+from benthic.kernels.linear.schedule import order_of
+
+_LIBRARY = CudaLibrary(Path(__file__).with_name("product.cu"))
+_MOST_SPREAD = 8
+"""Programs of a cluster."""
+_TILE_OUTPUTS, _TILE_ROWS = 128, 128
+
+
+def takes(x: Tensor, weight: Tensor) -> bool:
+    """True if the kernel can read rows [R, G, I] and weights [G, O, I]: bf16, inputs contiguous, 16-byte aligned."""
+    return (
+        x.dtype is weight.dtype is torch.bfloat16
+        and x.shape[2] >= 64
+        and all(_is_aligned(operand) for operand in (x, weight))
+    )
+
+
+def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
+    """y[:, g] = x[:, g] W_g^T; bf16 x [R, G, I] and weight [G, O, I] -> [R, G, O] in bf16 or float32.
+
+    Raises:
+        KernelInputError: the kernel does not take these (`takes`).
+    """
+    if not takes(x, weight):
+        raise KernelInputError(
+            f"impl='cuda' got {x.dtype} {tuple(x.shape)} by {x.stride()} and {weight.dtype} {tuple(weight.shape)} by "
+            f"{weight.stride()}; it takes bfloat16 with at least 64 contiguous inputs, rows at multiples of 16 bytes"
+        )
+    rows, groups, inputs = x.shape
+    outputs = weight.shape[1]
+    y = torch.empty((rows, groups, outputs), dtype=out_dtype, device=x.device)
+    if not y.numel():
+        return y
+    order = order_of(outputs, inputs, x.dtype)
+    tiles = groups * -(-rows // _TILE_ROWS) * -(-outputs // _TILE_OUTPUTS)
+    processors = _processors(x.device.index or 0)
+    spreads = order.segments <= _MOST_SPREAD and tiles < processors
+    _function()(
+        x.data_ptr(), weight.data_ptr(), y.data_ptr(), out_dtype is torch.float32, rows, groups, outputs, inputs,
+        _stride(x, 0), _stride(x, 1), _stride(weight, 1), _stride(weight, 0),
+        order.segments, order.segment_len // 64, spreads, processors, torch.cuda.current_stream(x.device).cuda_stream,
+    )  # fmt: skip
+    return y
+
+
+def _is_aligned(operand: Tensor) -> bool:
+    strides = [operand.stride(dim) for dim in (0, 1) if operand.shape[dim] > 1]
+    return operand.stride(2) == 1 and operand.data_ptr() % 16 == 0 and all(s % 8 == 0 and s > 0 for s in strides)
+
+
+def _stride(operand: Tensor, dim: int) -> int:
+    """A dimension of one may have any stride; the copy engine wants one it could use."""
+    return operand.stride(dim) if operand.shape[dim] > 1 else -(-operand.shape[2] // 8) * 8
+
+
+@cache
+def _processors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _function() -> Callable[..., None]:
+    addresses, numbers = [ctypes.c_void_p] * 3, [ctypes.c_long] * 8
+    types = [*addresses, ctypes.c_int, *numbers, *[ctypes.c_int] * 4, ctypes.c_void_p]
+    return _LIBRARY.function("multiply_bf16", types)
