@@ -1,6 +1,6 @@
 """The Triton rounding of rows on a CPU, in Triton's interpreter: bits of the reference.
 
-    TRITON_INTERPRET=1 pytest tests/kernels/test_quantize_interpreted.py
+TRITON_INTERPRET=1 pytest tests/kernels/test_quantize_interpreted.py
 """
 
 import os

@@ -11,8 +11,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from benthic.kernels.choice import uses_cuda_kernel
-from benthic.kernels.linear.cuda import multiply_cuda, takes
 from benthic.kernels.linear.schedule import Order, Tile, order_of, tile_of
 
 # Neighbouring programs share weights while they are in the second-level cache.
@@ -141,9 +139,7 @@ def shape_of(order: Order, tile: Tile, inputs: int, x: Tensor) -> dict[str, Any]
 
 
 def product(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
-    """`multiply` by whichever kernel is the fastest here: both add in one order."""
-    if uses_cuda_kernel("auto", x) and takes(x, weight):
-        return multiply_cuda(x, weight, out_dtype)
+    """`multiply` by whichever kernel is the fastest here: all add in one order."""
     return multiply(x, weight, out_dtype)
 
 

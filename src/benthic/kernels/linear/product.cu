@@ -11,7 +11,7 @@
 
 using namespace hopper;
 
-namespace {
+namespace products {
 
 constexpr int CHAIN = 0, FOLD = 1, SPREAD = 2;
 constexpr int STEP = 64;               // inputs of a stage: 128 bytes a row, the width of the copy engine's swizzle
@@ -320,7 +320,9 @@ template <typename Y> int choose(const Operands& o, const Shape& s, int spreads,
   return launch<1, 128, 3, SPREAD, Y>(o, s, processors, stream);
 }
 
-}  // namespace
+}  // namespace products
+
+using namespace products;
 
 // x [R, G, I] and w [G, O, I] bf16, strides in elements, multiples of 8, inputs contiguous; y [R, G, O] contiguous.
 // I = segments * steps * 64, but the last segment may be short: what lies outside is zero.
