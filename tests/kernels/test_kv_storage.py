@@ -105,8 +105,8 @@ def test_bytes_of_zeros_are_rows_of_zeros(form: KeyForm, impl: str) -> None:
     assert unpack_index(data, 64, torch.float32, form, impl=impl).eq(0).all()
 
 
-def test_the_released_models_rows_take_584_and_68_bytes_and_those_of_v32_656_and_132() -> None:
-    assert (kv_bytes(512, 64, torch.bfloat16), index_bytes(128)) == (584, 68)
+def test_the_released_models_rows_take_608_and_68_bytes_and_those_of_v32_656_and_132() -> None:
+    assert (kv_bytes(512, 64, torch.bfloat16), index_bytes(128)) == (608, 68)
     assert (kv_bytes(576, 64, torch.bfloat16, "v3.2"), index_bytes(128, "v3.2")) == (656, 132)
 
 
@@ -135,5 +135,5 @@ def test_rows_that_the_formats_cannot_hold_are_refused() -> None:
         pack_kv(torch.zeros(1, 72), ROPE, "v3")  # type: ignore[arg-type]
     with pytest.raises(KernelInputError, match="33 wide"):
         pack_index(torch.zeros(1, 33))
-    with pytest.raises(KernelInputError, match="width 99; they must be uint8 of width 100"):
+    with pytest.raises(KernelInputError, match="width 99; they must be uint8 of width 128"):
         unpack_kv(torch.zeros(1, 99, dtype=torch.uint8), 72, ROPE, torch.float32)

@@ -25,7 +25,8 @@ def pack_kv_cpu(rows: Tensor, rope_dim: int, form: KeyForm) -> Tensor:
     still, start = dim - rope_dim, rotary_offset(dim, rope_dim, form)
     data = torch.zeros(count, kv_bytes(dim, rope_dim, rows.dtype, form), dtype=torch.uint8)
     _pack_fp8_rows(rows, still, data, form)
-    data[:, start:] = rows[:, still:].contiguous().view(torch.uint8)
+    rotary = rows[:, still:].contiguous().view(torch.uint8)
+    data[:, start : start + rotary.shape[1]] = rotary
     return data
 
 
@@ -35,7 +36,7 @@ def unpack_kv_cpu(data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype, for
     rows = torch.empty(len(data), dim)
     still, start = dim - rope_dim, rotary_offset(dim, rope_dim, form)
     _unpack_fp8_rows(data, still, rows, form)
-    rotary = data[:, start:].contiguous().view(dtype)
+    rotary = data[:, start : start + rope_dim * dtype.itemsize].contiguous().view(dtype)
     if dtype is torch.float32:
         rows[:, still:] = rotary
         return rows

@@ -6,7 +6,8 @@
 All scales are powers of two. V4 keeps one for 64 values of a kv row and one for 32 of an indexer key, in a UE8M0 byte;
 V3.2 one for 128 values of either, as a float32. Scales start and end at a multiple of their size, the rotary dims at
 one of four bytes; zeros lie between. Of the released models V4's kv row takes 448 + 8 + 128 bytes (bfloat16 rotary
-dims) and its indexer key 64 + 4, those of V3.2 take 512 + 16 + 128 and 128 + 4.
+dims) and its indexer key 64 + 4, those of V3.2 take 512 + 16 + 128 and 128 + 4. V4's kv rows are filled up to whole
+sectors of memory (608 bytes), so that a row's lines never share one: a kernel that gathers rows reads each sector once.
 """
 
 from dataclasses import dataclass
@@ -25,10 +26,14 @@ ALIGNMENT = 4
 
 @dataclass(frozen=True, slots=True)
 class Fp8Layout:
-    """`group` values share a scale of `scale_bytes`: 1 for UE8M0, 4 for a float32."""
+    """`group` values share a scale of `scale_bytes`: 1 for UE8M0, 4 for a float32.
+
+    A kv row is filled up to a multiple of `row_alignment` bytes.
+    """
 
     group: int
     scale_bytes: int
+    row_alignment: int
 
     def scale_offset(self, count: int) -> int:
         """Byte at which the scales of `count` codes start."""
@@ -43,7 +48,7 @@ class Fp8Layout:
         return _aligned(self.scale_end(count))
 
 
-FP8_LAYOUTS: dict[KeyForm, Fp8Layout] = {"v4": Fp8Layout(64, 1), "v3.2": Fp8Layout(128, 4)}
+FP8_LAYOUTS: dict[KeyForm, Fp8Layout] = {"v4": Fp8Layout(64, 1, 32), "v3.2": Fp8Layout(128, 4, ALIGNMENT)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class PackedIndex:
 
 def kv_bytes(dim: int, rope_dim: int, dtype: torch.dtype, form: KeyForm = "v4") -> int:
     """Bytes of a kv row of `dim` values of which the last `rope_dim` rotate and stay in `dtype`."""
-    return rotary_offset(dim, rope_dim, form) + rope_dim * dtype.itemsize
+    return _aligned(rotary_offset(dim, rope_dim, form) + rope_dim * dtype.itemsize, FP8_LAYOUTS[form].row_alignment)
 
 
 def rotary_offset(dim: int, rope_dim: int, form: KeyForm) -> int:
@@ -88,5 +93,5 @@ def _groups(count: int, group: int) -> int:
     return -(-count // group)
 
 
-def _aligned(num_bytes: int) -> int:
-    return -(-num_bytes // ALIGNMENT) * ALIGNMENT
+def _aligned(num_bytes: int, alignment: int = ALIGNMENT) -> int:
+    return -(-num_bytes // alignment) * alignment

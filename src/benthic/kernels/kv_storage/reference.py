@@ -19,13 +19,14 @@ def pack_kv_ref(rows: Tensor, rope_dim: int, form: KeyForm) -> Tensor:
     """See `pack_kv`."""
     still = rows.shape[-1] - rope_dim
     rotary = rows[:, still:].contiguous().view(torch.uint8)
-    return torch.cat([_pack_fp8(rows[:, :still], form), rotary], dim=1)
+    parts = torch.cat([_pack_fp8(rows[:, :still], form), rotary], dim=1)
+    return F.pad(parts, (0, kv_bytes(rows.shape[-1], rope_dim, rows.dtype, form) - parts.shape[1]))
 
 
 def unpack_kv_ref(data: Tensor, dim: int, rope_dim: int, dtype: torch.dtype, form: KeyForm) -> Tensor:
     """See `unpack_kv`."""
     start = rotary_offset(dim, rope_dim, form)
-    rotary = data[:, start : kv_bytes(dim, rope_dim, dtype, form)].contiguous().view(dtype)
+    rotary = data[:, start : start + rope_dim * dtype.itemsize].contiguous().view(dtype)
     return torch.cat([_unpack_fp8(data, dim - rope_dim, dtype, form), rotary], dim=1)
 
 

@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_cuda_kernel, uses_triton_kernel
 from benthic.kernels.kv_storage import PackedKv
 from benthic.kernels.product_rows import fewest_product_rows
 from benthic.kernels.reference_gradient import with_reference_gradient
+from benthic.kernels.rope import RopeTable, apply_rope
 from benthic.kernels.sparse_attention.addresses import Keys
 from benthic.kernels.sparse_attention.reference import attend_pieces_ref, attend_tiles_ref, sink_logits
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles, TilePlan
@@ -53,11 +54,15 @@ def sparse_attention(
     picks: Sequence[Tensor | None] | None = None,
     *,
     value_dim: int | None = None,
+    inverse_rope: RopeTable | None = None,
     min_rows: int = 1,
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
     impl: Impl = "auto",
 ) -> Tensor:
     """Attends every row to the keys its tile shows (model.md 2.4, family.md 3).
+
+    bfloat16 queries of whole groups of 64 heads over packed V4 keys take the kernels of `attend.cu` on Hopper, which
+    add in an order of their own: what decides is dtype, shape and storage, never how many rows there are.
 
     Args:
         query: [R, H, d], rotated.
@@ -69,6 +74,7 @@ def sparse_attention(
         picks: for each group, int32 [n, Q, k]: the entries that the indexer chose, ascending, -1 for none; None keeps
             all that are visible.
         value_dim: dv, how many of a key's first numbers are its value; None for all of them.
+        inverse_rope: turns the result's last dims back by these angles of the R rows, to the bits of `apply_rope`.
         min_rows: rows that a product needs to be exact on this machine (`kernels.exactness`). A tile of one row makes
             products of H rows, so fewer heads than that are filled up.
         workspace_bytes: bound of the temporaries that grow with the context. Never a matter of bits. Gradients of the
@@ -90,6 +96,30 @@ def sparse_attention(
     if rows == 0:
         return query[..., :value_dim]
     sink = sink_logits(query, None) if sink is None else sink
+    if uses_cuda_kernel(impl, query) and (impl == "cuda" or _is_for_cuda(query, keys, plan, value_dim)):
+        if not _is_for_cuda(query, keys, plan, value_dim):
+            raise KernelInputError(
+                f"impl='cuda' got queries {query.dtype} {tuple(query.shape)} and keys {type(keys).__name__}; it takes "
+                "bfloat16 queries of 64, 128, ... heads of 512 over packed V4 keys, with a window of 1 to 128"
+            )
+        return _by_cuda(query, keys, plan, sink, scale, picks, inverse_rope, workspace_bytes)
+    out = _attend(query, keys, plan, sink, scale, picks, value_dim, min_rows, workspace_bytes, impl)
+    return out if inverse_rope is None else apply_rope(out, inverse_rope, inverse=True)
+
+
+def _attend(
+    query: Tensor,
+    keys: Keys,
+    plan: TilePlan,
+    sink: Tensor,
+    scale: float,
+    picks: Sequence[Tensor | None] | None,
+    value_dim: int,
+    min_rows: int,
+    workspace_bytes: int,
+    impl: Impl,
+) -> Tensor:
+    heads, dim = query.shape[1:]
     if uses_triton_kernel(impl, query) and keys.dtype is query.dtype:
         return _by_triton(query, keys, plan, sink, scale, picks, value_dim, workspace_bytes)
     if query.is_cpu:
@@ -115,6 +145,33 @@ def sparse_attention(
             parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
     return places.index_select(0, plan.order)
+
+
+def _is_for_cuda(query: Tensor, keys: Keys, plan: TilePlan, value_dim: int) -> bool:
+    from benthic.kernels.sparse_attention.cuda import is_for_cuda
+
+    return all(is_for_cuda(query, keys, tiles, value_dim) for tiles in plan.groups)
+
+
+def _by_cuda(
+    query: Tensor,
+    keys: Keys,
+    plan: TilePlan,
+    sink: Tensor,
+    scale: float,
+    picks: Sequence[Tensor | None] | None,
+    inverse_rope: RopeTable | None,
+    workspace_bytes: int,
+) -> Tensor:
+    from benthic.kernels.sparse_attention.cuda import attend_tiles_cuda
+
+    assert isinstance(keys, PackedKv), "attend.cu reads packed keys"
+    groups = list(zip(plan.groups, picks or [None] * len(plan.groups), strict=True))
+    rest = (inverse_rope, workspace_bytes)
+    if len(groups) == 1:
+        return attend_tiles_cuda(query, keys, sink, groups[0][0], scale, groups[0][1], plan.order, *rest)
+    parts = [attend_tiles_cuda(query, keys, sink, tiles, scale, kept, None, *rest) for tiles, kept in groups]
+    return torch.cat(parts).index_select(0, plan.order)
 
 
 def _by_triton(
