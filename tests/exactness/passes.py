@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -44,8 +45,9 @@ class PagedPasses:
         max_draft_len: int = 0,
         policy: str = "boundaries",
         storage: Storage = "wide",
+        in_place: bool = False,
     ) -> None:
-        self.model = model
+        self.model, self.in_place = model, in_place
         shape = geometry(model.config, page_size=page_size, max_draft_len=max_draft_len)
         ids = (num_rows + 2) * (shape.num_pages(max_len) + 1)
         capacity = CacheCapacity(
@@ -82,7 +84,9 @@ class PagedPasses:
             self.model.device,
             stored_lens=[row.stored_len for row, _ in runs],
         )
-        context = PagedContext(self.model.config, rows, self.pools, self.cache.tables, self._frequencies)
+        context = PagedContext(
+            self.model.config, rows, self.pools, self.cache.tables, self._frequencies, in_place=self.in_place
+        )
         logits = self.model.logits(self.model.hidden(self.model(rows, context)))[: rows.num_rows]
         return list(logits.split([len(ids) for _, ids in runs]))
 
@@ -96,10 +100,10 @@ class PagedPasses:
         return torch.cat(parts)
 
 
-def served(model: Transformer, sequences: Sequences, schedule: Iterable[Pass]) -> list[Tensor]:
+def served(model: Transformer, sequences: Sequences, schedule: Iterable[Pass], **settings: Any) -> list[Tensor]:
     """Logits of the same rows as `packed` gives, pass after pass through the cache."""
     longest = max(len(ids) for ids in sequences)
-    passes = PagedPasses(model, num_rows=len(sequences), max_len=longest + 1)
+    passes = PagedPasses(model, num_rows=len(sequences), max_len=longest + 1, **settings)
     rows = [passes.open(ids, use_cache=False) for ids in sequences]
     parts: list[list[Tensor]] = [[] for _ in sequences]
     for step in schedule:

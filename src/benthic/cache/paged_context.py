@@ -12,11 +12,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from benthic.cache.places import CachePlaces
 from benthic.cache.pools import CachePools, snapshot_of
-from benthic.cache.ring_plan import ChunkArrays, CompletedEntries, completed_entries, ring_writes, snapshot_writes
+from benthic.cache.ring_plan import (
+    ChunkArrays,
+    CompletedEntries,
+    completed_entries,
+    ring_writes,
+    snapshot_writes,
+    spans,
+)
 from benthic.cache.tables import PageTables
 from benthic.cache.upload import upload
 from benthic.kernels.compress_kv import CompletedBlocks
+from benthic.kernels.entry_write import BlockEnds
 from benthic.kernels.rope import RopeTable, rope_table
 from benthic.kernels.sparse_attention import (
     DEFAULT_WORKSPACE_BYTES,
@@ -43,6 +52,8 @@ class PagedContext:
         frequencies: rotary frequencies by compression ratio, on the device. Layers of other ratios may not run: a
             pass of drafts names its block's alone.
         workspace_bytes: bound of attention's temporaries that grow with the context.
+        in_place: layers write by operations that fuse what leads to an entry with its storage (`places`); else they
+            hand entries to the `write_` methods. The same bits.
     """
 
     latent_form: LatentForm = "absorbed"
@@ -56,6 +67,7 @@ class PagedContext:
         frequencies: Mapping[int, Tensor],
         *,
         workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
+        in_place: bool = False,
     ) -> None:
         geometry = pools.geometry
         self.rows, self._pools, self.workspace_bytes = rows, pools, workspace_bytes
@@ -68,6 +80,7 @@ class PagedContext:
             assert (chunks.stored_len <= chunks.start).all(), "entries of the pass are stored already"
             self._arrays["entries 1"] = self._entry_places(tables.pages, sequence, position, 1)
         completed = {ratio: self._plan_ring(chunks, ratio) for ratio in sorted(frequencies) if ratio > 1}
+        self._arrays["before"] = spans(np.zeros_like(chunks.length), chunks.length)
         for ratio, blocks in completed.items():
             self._arrays[f"entries {ratio}"] = self._entry_places(tables.pages, blocks.sequence, blocks.index, ratio)
         self._index = upload(self._arrays, pools.device)
@@ -76,6 +89,7 @@ class PagedContext:
         self._completed = {r: self._completed_blocks(blocks, r) for r, blocks in completed.items() if len(blocks.index)}
         self._entry_rope = {r: rope_table(b.positions, frequencies[r], amplitude) for r, b in self._completed.items()}
         self._plans = self._plan_tiles(tables, sorted(frequencies))
+        self.places = self._entry_places_of(frequencies, completed) if in_place and geometry.window else None
 
     def rope(self, ratio: int) -> RopeTable:
         """Rotations of this pass's rows."""
@@ -153,6 +167,8 @@ class PagedContext:
             f"first tokens {ratio}": completed.index * ratio,
             f"ring rows {ratio}": writes.rows,
             f"ring slots {ratio}": writes.slots,
+            f"last rows {ratio}": completed.sources[:, -1] - len(completed.history),
+            f"rings {ratio}": np.repeat(chunks.sequence * ring_len, chunks.length),
         }
         return completed
 
@@ -164,7 +180,9 @@ class PagedContext:
         self._arrays["window"] = window_id * size + position % size
         if any(layer.overlap and layer.ratio in ratios for layer in geometry.layers):
             snapshot = snapshot_writes(position, window_id, size)
-            self._arrays |= {"snapshot rows": snapshot.rows, "snapshot slots": snapshot.slots}
+            kept = np.full(len(position), -1, dtype=np.int64)
+            kept[snapshot.rows] = snapshot.slots
+            self._arrays |= {"snapshot rows": snapshot.rows, "snapshot slots": snapshot.slots, "snapshots": kept}
 
     def _entry_places(self, pages: Ints, sequence: Ints, index: Ints, ratio: int) -> Ints:
         """Slots of entries `index` of their sequences."""
@@ -176,6 +194,30 @@ class PagedContext:
         has_first = sources.shape[1] > ratio and bool((blocks.index == 0).any())
         first = (tokens == 0)[:, None, None] if has_first else None
         return CompletedBlocks(ratio, tokens, sources, first, blocks.sequence, blocks.index)
+
+    def _entry_places_of(
+        self, frequencies: Mapping[int, Tensor], completed: Mapping[int, CompletedEntries]
+    ) -> CachePlaces:
+        geometry, index = self._pools.geometry, self._index
+        overlapping = {layer.ratio for layer in geometry.layers if layer.overlap}
+        ends = {}
+        for ratio in completed:
+            rope = self._entry_rope.get(ratio)
+            if rope is None:
+                rope = rope_table(index[f"first tokens {ratio}"], frequencies[ratio], 1.0)
+            ends[ratio] = BlockEnds(
+                ratio=ratio,
+                ring_len=geometry.ring_len(ratio),
+                positions=self.rows.positions[: self.rows.num_rows],
+                before=index["before"],
+                rings=index[f"rings {ratio}"],
+                snapshots=index["snapshots"] if ratio in overlapping else None,
+                ends=index[f"last rows {ratio}"],
+                slots=index[f"entries {ratio}"],
+                rope=rope,
+                by_rows=False,
+            )
+        return CachePlaces(self._pools, index["window"], ends)
 
     def _plan_tiles(self, tables: PageTables, ratios: list[int]) -> dict[int, TilePlan]:
         geometry = self._pools.geometry

@@ -12,13 +12,18 @@ from torch import Tensor
 from benthic.cache.geometry import CacheGeometry
 from benthic.cache.layout import LayerCache, OfficialForm
 from benthic.errors import ConfigError
-from benthic.kernels.kv_storage import PackedIndex, PackedKv, index_bytes, kv_bytes, pack_index, pack_kv
+from benthic.kernels.kv_storage import KeyForm, PackedIndex, PackedKv, index_bytes, kv_bytes, pack_index, pack_kv
 
 Storage = Literal["wide", "official"]
 
 
 class KeyStorage(Protocol):
     """How rows lie in a buffer."""
+
+    @property
+    def form(self) -> KeyForm | None:
+        """The released format; None for rows as they are computed."""
+        ...
 
     @property
     def element(self) -> torch.dtype:
@@ -55,6 +60,7 @@ class WideStorage:
     """Every number in the activations' dtype."""
 
     element: torch.dtype
+    form: None = None
 
     def kv_width(self, layer: LayerCache) -> int:
         """See `KeyStorage`."""

@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from benthic.kernels.compress_kv import CompletedBlocks
+from benthic.kernels.entry_write import BlockEnds, RawState, RowTarget
+from benthic.kernels.kv_storage import KeyForm
 from benthic.kernels.rope import RopeTable
 from benthic.kernels.sparse_attention import IndexKeys, Keys, TilePlan
 
@@ -38,21 +40,43 @@ class Rows:
     """The rows of one pass.
 
     `token_ids` and `positions` are int64 [R] with R >= `num_rows`: rows from `num_rows` on are dummies (token 0 at
-    position 0) that make products high enough to be exact on CPU; they read no cache and write nowhere. A captured
-    pass has room for `num_rows` and says on the device, in `num_live` int [1], how many of them are real.
+    position 0) that make products high enough to be exact on CPU; they read no cache and write nowhere.
     """
 
     token_ids: Tensor
     positions: Tensor
     num_rows: int
     chunks: tuple[Chunk, ...]
-    num_live: Tensor | None = None
 
     def live(self) -> Tensor | None:
         """int [1] on the device: how many rows are real; None where all are."""
-        if self.num_live is not None or self.num_rows == len(self.token_ids):
-            return self.num_live
+        if self.num_rows == len(self.token_ids):
+            return None
         return self.token_ids.new_full((1,), self.num_rows)
+
+
+class EntryPlaces(Protocol):
+    """Where a pass of serving writes, for operations that write in place (`kernels.entry_write`)."""
+
+    def window(self, layer: int) -> RowTarget:
+        """Where the kv rows of this pass go."""
+        ...
+
+    def block_ends(self, ratio: int) -> BlockEnds:
+        """What the pass does to the compressors of layers of that ratio."""
+        ...
+
+    def raw_state(self, layer: int) -> RawState:
+        """The layer's raw compressor rows of earlier passes."""
+        ...
+
+    def entries(self, layer: int) -> tuple[Tensor, KeyForm | None]:
+        """The layer's buffer of entries, and the form in which they lie there."""
+        ...
+
+    def index(self, layer: int) -> tuple[Tensor, KeyForm | None]:
+        """The layer's buffer of indexer keys likewise."""
+        ...
 
 
 class AttentionContext(Protocol):
@@ -67,6 +91,14 @@ class AttentionContext(Protocol):
     latent_form: LatentForm
     workspace_bytes: int
     """Bound of attention's temporaries that grow with the context."""
+
+    @property
+    def places(self) -> EntryPlaces | None:
+        """Where V4's layers write by fused operations, the bits of those that can be differentiated.
+
+        None: they hand what they made to the `write_` methods. Else these give the buffers, called without entries.
+        """
+        ...
 
     def rope(self, ratio: int) -> RopeTable:
         """Rotations of this pass's rows in a layer of that compression ratio."""

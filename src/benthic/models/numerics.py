@@ -5,7 +5,6 @@
 family to family. Both are functions of a token's own prefix alone.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -14,12 +13,16 @@ from torch import Tensor
 
 from benthic.errors import ConfigError
 from benthic.formats import ScaleFormat
-from benthic.kernels.quantize import QuantizedRows, hadamard, quantize_rows, round_trip_fp4, round_trip_fp8
+from benthic.kernels.entry_write import IndexRounding, round_index_vector, round_kv_entry
+from benthic.kernels.quantize import QuantizedRows, quantize_rows, round_trip_fp8
 from benthic.models.config import ModelConfig
 
 Policy = Literal["plain", "quantized"]
 Weights = Literal["wide", "native"]
 """How weights are held and multiplied: as numbers of the activations' dtype and wider, or in the released formats."""
+
+GROUP = 128
+"""Values of a product's input that share an FP8 scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +95,26 @@ class Numerics:
         """Scales of the FP8 rows that native products take; None where products take wide ones."""
         return self.rounding.scale if self.is_native else None
 
+    @property
+    def kv_group(self) -> int:
+        """FP8 group of a kv entry's dims that do not rotate; 0: they are left alone."""
+        return 0 if self.policy == "plain" else self.rounding.kv_group
+
+    @property
+    def index_rounding(self) -> IndexRounding:
+        """Of indexer queries and keys."""
+        return "none" if self.policy == "plain" else self.rounding.index
+
     def linear_input(self, x: Tensor) -> Tensor | QuantizedRows:
         """Input of an FP8 or FP4 product, rounded to FP8 in groups of 128; natively as codes and scales."""
         if self.policy == "plain" or not self.rounding.linear:
             return x
         if self.is_native:
             return quantize_rows(x, self.rounding.scale)
-        return _in_groups(self._fp8, x, 128)
+        # The last group may be shorter, as in models smaller than the released ones. Zeros move neither the largest
+        # magnitude of a group nor the values beside them.
+        width = x.shape[-1]
+        return round_trip_fp8(F.pad(x, (0, -width % GROUP)), GROUP, self.rounding.scale)[..., :width]
 
     def layer_input(self, x: Tensor) -> LayerInput:
         """A sub-layer's normed input, as its products see it."""
@@ -106,32 +122,11 @@ class Numerics:
 
     def kv_entry(self, x: Tensor, rope_dim: int) -> Tensor:
         """A kv entry [..., d] after rotation: FP8 in groups on the dims that do not rotate."""
-        if self.policy == "plain" or not self.rounding.kv_group:
-            return x
-        still = x.shape[-1] - rope_dim
-        x = x.clone()
-        x[..., :still] = _in_groups(self._fp8, x[..., :still], self.rounding.kv_group)
-        return x
+        return round_kv_entry(x, rope_dim, self.kv_group, self.rounding.scale)
 
     def index_vector(self, x: Tensor) -> Tensor:
         """An indexer query or key after rotation: Hadamard, then FP4 in groups of 32 or FP8 in groups of 128.
 
         Under `plain` the Hadamard is left out too: it cancels in the product of query and key.
         """
-        if self.policy == "plain":
-            return x
-        if self.rounding.index == "fp4":
-            return _in_groups(round_trip_fp4, hadamard(x), 32)
-        return _in_groups(self._fp8, hadamard(x), 128)
-
-    def _fp8(self, x: Tensor, group: int) -> Tensor:
-        return round_trip_fp8(x, group, self.rounding.scale)
-
-
-def _in_groups(round_trip: Callable[[Tensor, int], Tensor], x: Tensor, group: int) -> Tensor:
-    """Rounds runs of `group` values; the last one may be shorter, as in models smaller than the released ones."""
-    missing = -x.shape[-1] % group
-    if not missing:
-        return round_trip(x, group)
-    # Zeros move neither the largest magnitude of a group nor the values beside them.
-    return round_trip(F.pad(x, (0, missing)), group)[..., : x.shape[-1]]
+        return round_index_vector(x, self.index_rounding, self.rounding.scale)

@@ -28,6 +28,7 @@ class PackedContext:
     """
 
     workspace_bytes = DEFAULT_WORKSPACE_BYTES
+    places = None
 
     def __init__(
         self,

@@ -4,13 +4,17 @@ A layer's ratio says what lies behind the window: nothing (0), entries chosen by
 (128, HCA). One softmax runs over window and entries together.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
+from benthic.kernels.entry_write import CompressorSide, Queries, compress_entries, query_heads, write_kv
 from benthic.kernels.linear import batched_linear, by_columns
+from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import apply_rope
-from benthic.kernels.sparse_attention import Keys, sparse_attention
+from benthic.kernels.sparse_attention import IndexKeys, Keys, sparse_attention
 from benthic.models.attention.compressor import Compressor
 from benthic.models.attention.indexer import Attended, BlockIndexer
 from benthic.models.config import ModelConfig
@@ -65,15 +69,20 @@ class HybridAttention(nn.Module):
     def forward(self, h: LayerInput, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         """[R, D] normed input -> [R, D]."""
         rope = context.rope(self.ratio)
-        latent, kv = self.stacks["input"].product(h.rounded).split([self.rank, self.dim], dim=-1)
-        latent = self.q_norm(latent)
-        query, index_query = self._queries(latent)
-        query = apply_rope(rms_norm(query, None, self.eps), rope)
-        kv = self.numerics.kv_entry(apply_rope(self.kv_norm(kv), rope), self.rope_dim)
-        keys = context.write_window(self.layer, kv)
+        latent, keys = self._latent_and_window(self.stacks["input"].product(h.rounded), context)
+        queries = self._queries(self.stacks["query"].product(latent), context, trace)
+        query = queries.query
         picks: list[Tensor | None] | None = None
         if self.compressor is not None:
-            keys, picks = self._compressed(h.values, index_query, query, context, trace)
+            products = self.stacks["raw"].island(h.values, self.numerics)
+            keys, index_keys = self._store_entries(products, context, h.values.dtype)
+            if self.indexer is not None:
+                assert index_keys is not None
+                gamma = products[:, -self.indexer.heads :]
+                attended = Attended(query, keys, self.attn_sink, self.scale)
+                picks = self.indexer.choose(
+                    queries.index_query, gamma, index_keys, attended, self.layer, self.ratio, context, trace
+                )
         out = sparse_attention(
             query,
             keys,
@@ -86,44 +95,82 @@ class HybridAttention(nn.Module):
         )
         return self._output(apply_rope(out, rope, inverse=True))
 
-    def _queries(self, latent: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Per-head queries [R, H, d] and, in CSA layers, indexer queries [R, Hi, di]."""
-        rows, width = latent.shape[0], self.heads * self.dim
-        stacked = self.stacks["query"](latent)
-        query = stacked[:, :width].view(rows, self.heads, self.dim)
-        if self.indexer is None:
-            return query, None
-        return query, stacked[:, width:].view(rows, self.indexer.heads, self.indexer.dim)
+    def _latent_and_window(self, product: Tensor, context: AttentionContext) -> tuple[Tensor | QuantizedRows, Keys]:
+        """The query latent as its products see it, and the kv buffer with this pass's rows in it."""
+        rope, places = context.rope(self.ratio), context.places
+        if places is not None:
+            latent = write_kv(
+                product,
+                self.q_norm.weight,
+                self.kv_norm.weight,
+                rope,
+                places.window(self.layer),
+                self.eps,
+                kv_group=self.numerics.kv_group,
+                linear_scale=self.numerics.native_scale,
+            )
+            rounded = self.numerics.linear_input(latent) if isinstance(latent, Tensor) else latent
+            return rounded, context.write_entries(self.layer, None)
+        latent, kv = product.split([self.rank, self.dim], dim=-1)
+        kv = self.numerics.kv_entry(apply_rope(self.kv_norm(kv), rope), self.rope_dim)
+        return self.numerics.linear_input(self.q_norm(latent)), context.write_window(self.layer, kv)
 
-    def _compressed(
-        self, h: Tensor, index_query: Tensor | None, query: Tensor, context: AttentionContext, trace: Trace | None
-    ) -> tuple[Keys, list[Tensor | None] | None]:
-        """Stores what this pass adds to the compressed side; returns the kv buffer and the indexer's choice."""
+    def _queries(self, product: Tensor, context: AttentionContext, trace: Trace | None) -> Queries:
+        """Per-head queries [R, H, d] and, where the indexer scores, its queries [R, Hi, di]."""
+        scores = self.indexer is not None and self.indexer.scores(context.plan(self.ratio), trace)
+        rope, rows, width = context.rope(self.ratio), product.shape[0], self.heads * self.dim
+        if context.places is not None:
+            index_heads = self.indexer.heads if self.indexer is not None and scores else 0
+            rounding = self.numerics.index_rounding
+            return query_heads(
+                product, self.heads, self.dim, rope, self.eps, index_heads=index_heads, index_rounding=rounding
+            )
+        query = apply_rope(rms_norm(product[:, :width].view(rows, self.heads, self.dim), None, self.eps), rope)
+        if self.indexer is None or not scores:
+            return Queries(query, None)
+        return Queries(query, self.indexer.turned(product[:, width:].view(rows, self.indexer.heads, -1), rope))
+
+    def _store_entries(
+        self, products: Tensor, context: AttentionContext, dtype: torch.dtype
+    ) -> tuple[Keys, IndexKeys | None]:
+        """Stores what this pass adds to the compressed side; returns the kv buffer and that of indexer keys."""
         assert self.compressor is not None
+        compressors = [self.compressor] if self.indexer is None else [self.compressor, self.indexer.compressor]
+        places = context.places
+        if places is not None:
+            buffers = [places.entries(self.layer), *([places.index(self.layer)] if self.indexer is not None else [])]
+            compress_entries(
+                products,
+                places.raw_state(self.layer),
+                places.block_ends(self.ratio),
+                tuple(
+                    CompressorSide(own.ape, own.norm.weight, *buffer)
+                    for own, buffer in zip(compressors, buffers, strict=True)
+                ),
+                self.eps,
+                kv_group=self.numerics.kv_group,
+                index_rounding=self.numerics.index_rounding,
+                dtype=dtype,
+            )
+            entries: list[Tensor | None] = [None] * len(compressors)
+        else:
+            widths = [2 * own.width for own in compressors]
+            raw = context.write_raw(self.layer, products[:, : sum(widths)]).split(widths, dim=-1)
+            entries = self._pooled(compressors, raw, context, dtype)
+        keys = context.write_entries(self.layer, entries[0])
+        return keys, None if self.indexer is None else context.write_index(self.layer, entries[1])
+
+    def _pooled(
+        self, compressors: list[Compressor], raw: Sequence[Tensor], context: AttentionContext, dtype: torch.dtype
+    ) -> list[Tensor | None]:
+        """Entries [m, d] and indexer keys [m, di] of the blocks that this pass completes; None where there are none."""
         blocks = context.completed(self.ratio)
-        products = self.stacks["raw"].island(h, self.numerics)
-        width, dtype = 2 * self.compressor.width, h.dtype
-        index_width = 2 * self.indexer.compressor.width if self.indexer is not None else 0
-        raw = context.write_raw(self.layer, products[:, : width + index_width])
-        entries = None
-        if blocks is not None:
-            entries = self.compressor.entries(raw[:, :width], blocks, context.entry_rope(self.ratio), dtype)
-            entries = self.numerics.kv_entry(entries, self.rope_dim)
-        keys = context.write_entries(self.layer, entries)
-        if self.indexer is None:
-            return keys, None
-        assert index_query is not None
-        index_entries = None
-        if blocks is not None:
-            rope = context.entry_rope(self.ratio)
-            index_entries = self.indexer.compressor.entries(raw[:, width:], blocks, rope, dtype)
-            index_entries = self.numerics.index_vector(index_entries)
-        index_keys = context.write_index(self.layer, index_entries)
-        gamma = products[:, width + index_width :]
-        attended = Attended(query, keys, self.attn_sink, self.scale)
-        return keys, self.indexer.choose(
-            index_query, gamma, index_keys, attended, self.layer, self.ratio, context, trace
-        )
+        if blocks is None:
+            return [None] * len(compressors)
+        rope = context.entry_rope(self.ratio)
+        pooled = [own.entries(rows, blocks, rope, dtype) for own, rows in zip(compressors, raw, strict=True)]
+        rounded: list[Tensor | None] = [self.numerics.kv_entry(pooled[0], self.rope_dim)]
+        return rounded + [self.numerics.index_vector(entry) for entry in pooled[1:]]
 
     def _output(self, out: Tensor) -> Tensor:
         """Grouped low-rank output: [R, H, d] -> [R, D] (model.md 2.4 step 8)."""

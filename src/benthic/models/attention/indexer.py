@@ -49,9 +49,13 @@ class Indexer(nn.Module):
         """Queries [R, Hi, di] or keys [R, di] at their positions, rounded as the policy says."""
         return self.numerics.index_vector(apply_rope(x, rope, pairing=self.pairing))
 
+    def scores(self, plan: TilePlan, trace: Trace | None) -> bool:
+        """Whether a pass needs scores: some row sees more than it keeps, or the indexer learns."""
+        return self._selects(plan) or (trace is not None and trace.wants_index_loss)
+
     def choose(
         self,
-        query: Tensor,
+        query: Tensor | None,
         gamma: Tensor,
         keys: IndexKeys,
         attended: Attended,
@@ -62,24 +66,28 @@ class Indexer(nn.Module):
     ) -> list[Tensor | None] | None:
         """The entries that each row keeps, by groups of tiles; None where every row attends to all that it sees.
 
-        Leaves in the trace what is asked. `query` [R, Hi, di] is not turned yet; `gamma` [R, Hi] not scaled.
+        Leaves in the trace what is asked. `query` [R, Hi, di] is turned, and None where nothing `scores`; `gamma`
+        [R, Hi] is not scaled.
         """
         plan, num_rows = context.plan(ratio), context.rows.num_rows
         picks: list[Tensor | None] | None = None
-        selects = any(tiles.max_visible > self.top_k for tiles in plan.groups)
-        if selects or (trace is not None and trace.wants_index_loss):
-            query = self.turned(query, context.rope(ratio))
+        if query is not None:
             gamma = gamma * self.gamma_scale
         if trace is not None and trace.wants_index_loss:
+            assert query is not None
             assert isinstance(attended.keys, Tensor) and isinstance(keys, Tensor), "packed keys have no gradient"
             trace.index_losses[layer] = layer_index_loss(
                 query, gamma, keys, attended.query, attended.keys, plan, attended.sink, attended.scale, num_rows
             )
-        if selects and not (trace is not None and trace.dense_selection):
+        if self._selects(plan) and not (trace is not None and trace.dense_selection):
+            assert query is not None
             picks = self.picks(query, gamma, keys, plan, context.workspace_bytes)
         if trace is not None and trace.wants_picks:
             trace.picks[layer] = self.picks_of_rows(picks, plan, num_rows)
         return picks
+
+    def _selects(self, plan: TilePlan) -> bool:
+        return any(tiles.max_visible > self.top_k for tiles in plan.groups)
 
     def picks(
         self, query: Tensor, gamma: Tensor, keys: IndexKeys, plan: TilePlan, workspace_bytes: int

@@ -90,10 +90,10 @@ class LatentAttention(nn.Module):
         picks: list[Tensor | None] | None = None
         if self.indexer is not None:
             assert index_query is not None
-            gamma, attended = (
-                self.stacks["gamma"].island(h.values, self.numerics),
-                Attended(latent_query, keys, None, self.scale),
-            )
+            scores = self.indexer.scores(context.plan(self.ratio), trace)
+            index_query = self.indexer.turned(index_query, rope) if scores else None
+            gamma = self.stacks["gamma"].island(h.values, self.numerics)
+            attended = Attended(latent_query, keys, None, self.scale)
             index_keys = context.write_index(self.layer, self.indexer.key(raw_index, rope)[: context.rows.num_rows])
             picks = self.indexer.choose(
                 index_query, gamma, index_keys, attended, self.layer, self.ratio, context, trace
