@@ -96,8 +96,11 @@ class CacheGeometry:
         return block_rows + self.max_draft_len - 1
 
     def ring_len(self, ratio: int) -> int:
-        """Rows of a compressor ring: the least safe number, rounded up to whole blocks."""
-        return -(-self.min_ring_len(ratio) // ratio) * ratio
+        """Rows of a compressor ring: the least safe number and one more, rounded up to whole blocks.
+
+        With that one a pass may also write all its rows before it gathers, as captured passes do.
+        """
+        return -(-(self.min_ring_len(ratio) + 1) // ratio) * ratio
 
     def entries_per_page(self, ratio: int) -> int:
         """Compressed entries of that ratio in one page."""
