@@ -13,6 +13,8 @@ from benthic.cache.retention import retention
 from benthic.engine.config import EngineConfig
 from benthic.engine.drafting import DepthPolicy, Drafter, MtpDrafter, NgramDrafter, NoDrafter
 from benthic.engine.extras import ExtrasCollector
+from benthic.engine.graphs import CudaGraphs, Graphs
+from benthic.engine.row_buckets import RowBuckets
 from benthic.engine.runner import ModelRunner, Runner
 from benthic.engine.scheduler import Scheduler
 from benthic.engine.speculation import Speculation
@@ -33,9 +35,14 @@ class EngineParts:
 
 
 def assemble(
-    model: Transformer, config: EngineConfig, capacity: CacheCapacity, drafter: Drafter, namespace: tuple[str, int]
+    model: Transformer,
+    config: EngineConfig,
+    capacity: CacheCapacity,
+    drafter: Drafter,
+    namespace: tuple[str, int],
+    graphs: Graphs | None = None,
 ) -> EngineParts:
-    """Builds all parts; memory for the pools is taken here."""
+    """Builds all parts; memory for the pools is taken here. `graphs`: instead of what the device has."""
     shape = cache_geometry(model, config)
     keeps_extras = config.keep_routes or config.keep_picks
     cache = CacheManager(
@@ -62,6 +69,8 @@ def assemble(
         num_threads=config.num_threads,
         overlaps=overlap_steps > 0,
         workspace_bytes=config.workspace_bytes,
+        graphs=_graphs(model.device, config) if graphs is None else graphs,
+        buckets=row_buckets(config, capacity.max_len),
     )
     scheduler = Scheduler(
         cache,
@@ -92,6 +101,12 @@ def make_drafter(model: Transformer, config: EngineConfig) -> Drafter:
             return MtpDrafter(model)
 
 
+def row_buckets(config: EngineConfig, max_len: int) -> RowBuckets:
+    """Sizes of the passes that are captured."""
+    most = min(config.max_batched_tokens, config.max_num_seqs * (1 + config.max_draft_len))
+    return RowBuckets.of(most, max_len, config.graph_rows)
+
+
 def cache_geometry(model: Transformer, config: EngineConfig) -> CacheGeometry:
     """Shape of the cache: of all the model's layers, with rings that bear the longest run of drafts."""
     return geometry(model.config, page_size=config.page_size, max_draft_len=config.max_draft_len)
@@ -107,6 +122,10 @@ def fingerprint(model: Transformer, config: EngineConfig) -> str:
         "storage": config.cache_storage,
     }
     return hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _graphs(device: torch.device, config: EngineConfig) -> Graphs | None:
+    return CudaGraphs(device) if config.cuda_graphs and device.type == "cuda" else None
 
 
 def _overlap_steps(device: torch.device, config: EngineConfig) -> int:

@@ -47,7 +47,8 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
 
 
 def warm_up(engine: Engine) -> None:
-    """Answers one request before the first client does: kernels are compiled or loaded on their first use."""
+    """Captures passes and answers one request before the first client does: kernels are compiled on their first use."""
+    engine.warm_up(logger.info)
     prompt = tuple(range(min(_WARM_UP_LEN, engine.max_model_len - 2)))
     params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
     engine.add(Request(request_id="warm-up", prompt_ids=prompt, params=params))

@@ -60,6 +60,12 @@ class EngineConfig:
     pages come."""
     overlap_steps: Literal[0, 1] | None = None
     """Passes in flight while the next is planned; None: 1 on an accelerator, 0 on CPU."""
+    cuda_graphs: bool = True
+    """Whether passes that only decode and verify are captured as CUDA graphs, before the first request, and replayed.
+    Changes the speed and not one bit; without effect on CPU."""
+    graph_rows: tuple[int, ...] | None = None
+    """Rows of the passes that are captured, each an integer >= 1; a pass takes the least size that holds it. None: 1,
+    2, 4, 8 and further up to what `max_num_seqs` requests and their drafts take."""
     drafter: Literal["none", "ngram", "mtp"] = "none"
     """Who guesses tokens ahead for the model to verify: nobody, the text's own repetitions, or the model's prediction
     blocks. Changes the speed and not one token."""
@@ -93,6 +99,11 @@ class EngineConfig:
         _require_seconds("stall_timeout_s", self.stall_timeout_s)
         if self.request_timeout_s is not None:
             _require_seconds("request_timeout_s", self.request_timeout_s)
+        if self.graph_rows is not None:
+            if not self.graph_rows:
+                raise ConfigError("graph_rows is empty; name a number of rows, or set cuda_graphs to false")
+            for rows in self.graph_rows:
+                _require_integer("graph_rows", rows)
         self._check_choices()
         self._check_together()
 

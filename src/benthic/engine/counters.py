@@ -21,6 +21,7 @@ class Counters:
     num_replayed_tokens: int = 0
     num_generated_tokens: int = 0
     num_steps: int = 0
+    num_replayed_steps: int = 0
     num_verified: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
@@ -35,6 +36,7 @@ class Counters:
     def took_in(self, plan: StepPlan, result: StepResult) -> None:
         """A pass was committed."""
         self.num_steps += 1
+        self.num_replayed_steps += result.is_replayed
         for chunk, run in zip(plan.sampling, result.sampled, strict=True):
             self.num_verified += bool(chunk.drafts)
             self.num_drafted += len(chunk.drafts)
@@ -61,6 +63,7 @@ class Counters:
             num_waiting=scheduler.num_waiting,
             num_running=scheduler.num_running,
             num_steps=self.num_steps,
+            num_replayed_steps=self.num_replayed_steps,
             num_finished=self.num_finished,
             num_timeouts=self.num_earlier_timeouts + scheduler.num_timeouts,
             num_prompt_tokens=self.num_prompt_tokens,

@@ -24,6 +24,7 @@ from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
 from benthic.engine.drafting import Drafter
 from benthic.engine.extras import ExtrasBuffer
+from benthic.engine.graphs import Graphs
 from benthic.engine.memory_plan import plan_memory
 from benthic.engine.pending import PendingStep
 from benthic.engine.plan import StepPlan
@@ -58,6 +59,7 @@ class Engine:
         drafter: instead of the one that `config.drafter` names.
         capacity: of the cache, instead of what memory allows.
         measures_pass: run the largest pass to see what it takes, also where memory is plenty.
+        graphs: records decoding passes, instead of what the device has.
         clock: seconds; deadlines and reports follow it.
 
     Raises:
@@ -72,10 +74,11 @@ class Engine:
         drafter: Drafter | None = None,
         capacity: CacheCapacity | None = None,
         measures_pass: bool = False,
+        graphs: Graphs | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config or EngineConfig()
-        self._model, self._clock = model, clock
+        self._model, self._graphs, self._clock = model, graphs, clock
         self._hold_threads()
         self._drafter = make_drafter(model, self.config) if drafter is None else drafter
         self.budget: Budget | None = None
@@ -225,6 +228,8 @@ class Engine:
         parts = self._parts
         self._is_sound = False
         parts.scheduler.retract_all()
+        # Whatever comes of it, weights will lie elsewhere than they do now.
+        parts.runner.weights_changed()
         try:
             install_weights(self._model, staged)
         except WeightsLostError:
@@ -250,6 +255,11 @@ class Engine:
     def close(self) -> None:
         """Waits for what is in flight; the engine is not to be used any more."""
         self._parts.runner.close()
+
+    def warm_up(self, say: Callable[[str], None]) -> None:
+        """Captures what can be captured, so that no request waits for it; `say` is told what is being done."""
+        self._hold_threads()
+        self._parts.runner.warm_up(say)
 
     # Looking in
 
@@ -336,7 +346,7 @@ class Engine:
         return events
 
     def _assemble(self) -> EngineParts:
-        return assemble(self._model, self.config, self._capacity, self._drafter, self._namespace)
+        return assemble(self._model, self.config, self._capacity, self._drafter, self._namespace, self._graphs)
 
     @property
     def _namespace(self) -> tuple[str, int]:

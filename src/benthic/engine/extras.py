@@ -50,9 +50,14 @@ class ExtrasCollector:
         finest = min((config.layers[n].ratio for n in self._indexed), default=1)
         self._picks = _compact(max_len // finest)  # the largest number stands for "no pick"
 
+    @property
+    def keeps_any(self) -> bool:
+        """Whether anything is taken out."""
+        return self._keep_routes or self._keep_picks
+
     def trace(self) -> Trace | None:
         """What to hand to the model; None where nothing is kept."""
-        return Trace(wants_picks=self._keep_picks) if self._keep_routes or self._keep_picks else None
+        return Trace(wants_picks=self._keep_picks) if self.keeps_any else None
 
     def collect(self, trace: Trace | None, chunks: Seq[Chunk]) -> PendingExtras | None:
         """Starts the copies."""

@@ -5,12 +5,11 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from benthic.engine.extras import PendingExtras
-from benthic.engine.host_copy import HostCopy
 from benthic.engine.plan import SampledToken, StepPlan, StepResult
 from benthic.engine.request import TokenLogprobs
 from benthic.engine.sampler import PendingSamples
 from benthic.engine.scoring import PendingLogprobs
-from benthic.engine.speculate import tokens_that_count
+from benthic.engine.speculate import count_accepted, tokens_that_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +24,18 @@ class PromptScores:
 class Outcome:
     """A pass whose results are being copied to the host.
 
-    `num_accepted`: right drafts of each chunk that samples; None where no chunk has drafts.
     `drafts`: for the next pass, of each chunk that samples. `started_s`: when it began, by `time.perf_counter`;
-    `seconds`: what it took, where that is known before its results are waited for.
+    `seconds`: what it took, where that is known before its results are waited for. `is_replayed`: see `StepResult`.
     """
 
     plan: StepPlan
     samples: PendingSamples | None
-    num_accepted: HostCopy | None
     scores: Seq[PromptScores]
     extras: PendingExtras | None
     drafts: Seq[Seq[int]]
     started_s: float
     seconds: float | None
+    is_replayed: bool = False
 
     def collect(self) -> StepResult:
         """Waits for the copies."""
@@ -48,6 +46,7 @@ class Outcome:
             extras=() if self.extras is None else self.extras.result(),
             drafts=tuple(tuple(own) for own in self.drafts),
             seconds=time.perf_counter() - self.started_s if self.seconds is None else self.seconds,
+            is_replayed=self.is_replayed,
         )
 
     def _runs(self) -> tuple[tuple[SampledToken, ...], ...]:
@@ -55,10 +54,11 @@ class Outcome:
         if self.samples is None:
             return ()
         tokens = self.samples.result()
-        if self.num_accepted is None:
+        drafts = [chunk.drafts for chunk in self.plan.sampling]
+        if not any(drafts):
             return tuple((token,) for token in tokens)
-        [accepted] = self.num_accepted.wait()
-        return tokens_that_count(tokens, (len(chunk.drafts) for chunk in self.plan.sampling), accepted.tolist())
+        accepted = count_accepted([token.token_id for token in tokens], drafts)
+        return tokens_that_count(tokens, map(len, drafts), accepted)
 
     def _prompt_logprobs(self) -> tuple[tuple[TokenLogprobs, ...], ...]:
         if not self.scores:

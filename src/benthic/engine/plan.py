@@ -77,7 +77,7 @@ class StepResult:
     `prompt_logprobs` and `extras`, if not empty, have one place for each chunk of the plan. Prompt log-probabilities
     are those of tokens start + 1 .. start + length, so far as these are tokens of the prompt.
     `drafts`, if not empty: what a drafter that sees passes guesses next, for each chunk with `samples`. `seconds`:
-    what the pass took.
+    what the pass took. `is_replayed`: it was captured before.
     """
 
     sampled: tuple[tuple[SampledToken, ...], ...]
@@ -86,3 +86,4 @@ class StepResult:
     weight_version: int = 0
     drafts: tuple[tuple[int, ...], ...] = ()
     seconds: float = 0.0
+    is_replayed: bool = False

@@ -22,35 +22,20 @@ from benthic.engine.batch import Batch, SampledRows, build_batch
 from benthic.engine.cpu import hold_threads
 from benthic.engine.draft_pass import DraftedEnds, computed_pass
 from benthic.engine.drafting.protocol import Drafter
-from benthic.engine.extras import ExtrasCollector
-from benthic.engine.host_copy import HostCopy
+from benthic.engine.extras import ExtrasCollector, PendingExtras
+from benthic.engine.graphs import Graphs
 from benthic.engine.outcome import Outcome, PromptScores
 from benthic.engine.pending import PassLane, PendingStep
 from benthic.engine.plan import StepPlan, StepResult
-from benthic.engine.sampler import PendingSamples, sample_rows
+from benthic.engine.row_buckets import RowBuckets
+from benthic.engine.row_passes import RowPass, RowPasses, StagedRows
+from benthic.engine.sampler import PendingSamples, sample_rows, settled_samples
 from benthic.engine.scoring import score_rows
+from benthic.engine.serving_model import ServingModel
 from benthic.engine.speculate import Verified, verify
 from benthic.kernels.sparse_attention import DEFAULT_WORKSPACE_BYTES
-from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.rotary import layer_frequencies
-from benthic.models.trace import Trace
-
-
-class ServingModel(Protocol):
-    """What the engine needs of a model (`benthic.models.transformer.Transformer` has it)."""
-
-    @property
-    def config(self) -> ModelConfig: ...
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def min_rows(self) -> int: ...
-    def __call__(self, rows: Rows, context: AttentionContext, trace: Trace | None = None) -> Tensor: ...
-    def hidden(self, streams: Tensor) -> Tensor: ...
-    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 class Runner(Protocol):
@@ -63,6 +48,14 @@ class Runner(Protocol):
             work: the cache's device work to be done before it.
             depths: drafts wanted for each chunk that samples; empty: none.
         """
+        ...
+
+    def warm_up(self, say: Callable[[str], None]) -> None:
+        """Captures passes that would else be captured when they first occur; `say` is told what is being done."""
+        ...
+
+    def weights_changed(self) -> None:
+        """The model's weights lie at other addresses. Nothing is in flight."""
         ...
 
     def close(self) -> None:
@@ -90,6 +83,8 @@ class ModelRunner:
         num_threads: torch's intra-op threads while a pass runs on the CPU.
         overlaps: passes are launched while earlier ones run.
         workspace_bytes: bound of attention's temporaries that grow with the context.
+        graphs, buckets: captures passes that only decode and verify, of these sizes; None: every pass is planned on
+            the host and launched piece by piece.
     """
 
     def __init__(
@@ -103,6 +98,8 @@ class ModelRunner:
         num_threads: int = 1,
         overlaps: bool = False,
         workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
+        graphs: Graphs | None = None,
+        buckets: RowBuckets | None = None,
     ) -> None:
         self._workspace_bytes = workspace_bytes
         self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
@@ -118,12 +115,28 @@ class ModelRunner:
         if self._lane.in_thread:
             # The manager goes on changing its tables while a pass runs, so passes read a copy that follows in order.
             self._tables = PageTables(*tables.pages.shape)
+        self._rows = None if graphs is None or buckets is None else self._row_passes(graphs, buckets)
 
     def launch(self, plan: StepPlan, work: CacheWork, depths: Seq[int] = ()) -> PendingStep:
         """See `Runner`."""
-        batch = build_batch(plan, self._model.min_rows, self._device)
         changes = self._changes() if self._lane.in_thread else None
-        return self._lane.launch(lambda: self._run(batch, work, changes, depths))
+        staged = None if self._rows is None else self._rows.stage(plan)
+        if staged is not None:
+            batch = self._batch_of(staged)
+            return self._lane.launch(lambda: self._run_rows(staged, batch, work, changes, depths))
+        whole = build_batch(plan, self._model.min_rows, self._device)
+        return self._lane.launch(lambda: self._run(whole, work, changes, depths))
+
+    @torch.inference_mode()
+    def warm_up(self, say: Callable[[str], None]) -> None:
+        """See `Runner`."""
+        if self._rows is not None:
+            self._rows.capture_all(say)
+
+    def weights_changed(self) -> None:
+        """See `Runner`."""
+        if self._rows is not None:
+            self._rows.forget()
 
     def close(self) -> None:
         """See `Runner`."""
@@ -138,19 +151,21 @@ class ModelRunner:
         self, batch: Batch, work: CacheWork, changes: TableChanges | None, depths: Seq[int]
     ) -> Callable[[], StepResult]:
         started_s = time.perf_counter()
-        self._prepare(batch, work, changes)
+        self._prepare(work, changes)
+        if batch.relayed is not None:
+            newest = self._relay.index_select(0, batch.relayed.request_rows)
+            batch.rows.token_ids.index_copy_(0, batch.relayed.rows, newest)
         context, trace = self._context(batch.rows), self._collector.trace()
         streams = self._model(batch.rows, context, trace)
         samples = verified = None
         if batch.sampled is not None:
-            samples, verified = self._sample(streams, batch.sampled)
+            samples, verified = self._sample(self._logits(streams, batch.sampled), batch.sampled)
         scores = self._score_prompts(streams, batch)
         extras = self._collector.collect(trace, batch.rows.chunks)
         drafts = self._draft(batch, context, streams, samples, verified, depths)
         outcome = Outcome(
             plan=batch.plan,
             samples=samples,
-            num_accepted=HostCopy([verified.num_accepted]) if verified is not None and batch.has_drafts else None,
             scores=scores,
             extras=extras,
             drafts=drafts,
@@ -159,7 +174,67 @@ class ModelRunner:
         )
         return outcome.collect
 
-    def _prepare(self, batch: Batch, work: CacheWork, changes: TableChanges | None) -> None:
+    @torch.inference_mode()
+    def _run_rows(
+        self, staged: StagedRows, batch: Batch | None, work: CacheWork, changes: TableChanges | None, depths: Seq[int]
+    ) -> Callable[[], StepResult]:
+        """A pass that is replayed. `batch` is there where more is wanted of it than plainly drawn tokens."""
+        started_s = time.perf_counter()
+        self._prepare(work, changes)
+        assert self._rows is not None
+        done = self._rows.run(staged)
+        extras: PendingExtras | None = None
+        drafts: Seq[Seq[int]] = ()
+        samples = settled_samples(done.settled, done.logits, staged.rows) if staged.is_plain else None
+        if batch is not None:
+            samples, drafts = self._follow(staged, batch, done, samples, depths)
+            extras = self._collector.collect(done.trace, batch.rows.chunks)
+        assert samples is not None, "rows that are drawn with rules have a batch"
+        outcome = Outcome(
+            plan=staged.plan,
+            samples=samples,
+            scores=(),
+            extras=extras,
+            drafts=drafts,
+            started_s=started_s,
+            seconds=time.perf_counter() - started_s if self._device.type == "cpu" else None,
+            is_replayed=True,
+        )
+        return outcome.collect
+
+    def _follow(
+        self, staged: StagedRows, batch: Batch, done: RowPass, samples: PendingSamples | None, depths: Seq[int]
+    ) -> tuple[PendingSamples, Seq[Seq[int]]]:
+        """Draws by the rules of the requests where they have any, and drafts."""
+        sampled = batch.sampled
+        assert sampled is not None, "every row of a replayed pass gives a token"
+        if samples is None:
+            samples, verified = self._sample(done.logits[: len(sampled.rows)], sampled)
+        else:
+            verified = verify(samples.token_ids, sampled.places, sampled.drafts)
+        return samples, self._draft(batch, done.context, done.streams, samples, verified, depths)
+
+    def _batch_of(self, staged: StagedRows) -> Batch | None:
+        """The same pass as other parts know it, where they have a share in it; as many rows as are replayed."""
+        if staged.is_plain and not self._drafter.sees_passes and not self._collector.keeps_any:
+            return None
+        return build_batch(staged.plan, staged.num_rows, self._device)
+
+    def _row_passes(self, graphs: Graphs, buckets: RowBuckets) -> RowPasses:
+        with torch.inference_mode():
+            return RowPasses(
+                self._model,
+                self._pools,
+                self._tables,
+                self._relay,
+                self._collector,
+                self._frequencies,
+                graphs,
+                buckets,
+                workspace_bytes=self._workspace_bytes,
+            )
+
+    def _prepare(self, work: CacheWork, changes: TableChanges | None) -> None:
         if self._device.type == "cpu":
             # Somebody else's torch.set_num_threads must not change a row's bits.
             hold_threads(self._num_threads)
@@ -167,9 +242,6 @@ class ModelRunner:
             self._tables.pages[changes.rows, changes.numbers] = changes.pages
             self._tables.windows[changes.rows, changes.numbers] = changes.windows
         self._pools.apply(work)
-        if batch.relayed is not None:
-            newest = self._relay.index_select(0, batch.relayed.request_rows)
-            batch.rows.token_ids.index_copy_(0, batch.relayed.rows, newest)
 
     def _context(self, rows: Rows) -> PagedContext:
         return self._paged(rows, self._frequencies)
@@ -182,9 +254,12 @@ class ModelRunner:
         bound = self._workspace_bytes
         return PagedContext(self._model.config, rows, self._pools, self._tables, frequencies, workspace_bytes=bound)
 
-    def _sample(self, streams: Tensor, sampled: SampledRows) -> tuple[PendingSamples, Verified]:
+    def _logits(self, streams: Tensor, sampled: SampledRows) -> Tensor:
         hidden = self._model.hidden(streams.index_select(0, sampled.row_index))
-        samples = sample_rows(self._model.logits(hidden)[: len(sampled.rows)], sampled.rows)
+        return self._model.logits(hidden)[: len(sampled.rows)]
+
+    def _sample(self, logits: Tensor, sampled: SampledRows) -> tuple[PendingSamples, Verified]:
+        samples = sample_rows(logits, sampled.rows)
         verified = verify(samples.token_ids, sampled.places, sampled.drafts)
         self._relay.index_copy_(0, sampled.request_rows, verified.newest)
         return samples, verified
@@ -205,7 +280,7 @@ class ModelRunner:
     def _draft(
         self,
         batch: Batch,
-        context: PagedContext,
+        context: AttentionContext,
         streams: Tensor,
         samples: PendingSamples | None,
         verified: Verified | None,

@@ -19,17 +19,25 @@ class PendingSamples:
     """Tokens that are drawn on the device and on their way to the host."""
 
     def __init__(
-        self, rows: Seq[SampledRow], token_ids: Tensor, is_finite: Tensor, logprobs: dict[int, int], ranked: Seq[Tensor]
+        self,
+        rows: Seq[SampledRow],
+        token_ids: Tensor,
+        drawn: Seq[Tensor],
+        logprobs: dict[int, int],
+        ranked: Seq[Tensor],
     ) -> None:
+        """`drawn`: tokens [N] and whether their logits were numbers [N], or both together, int64 [N, 2]."""
         self.token_ids = token_ids
         """int64 [N], on the logits' device: what the next pass may read without the host."""
         self._positions = [row.position for row in rows]
-        self._logprobs = logprobs
-        self._copy = HostCopy([token_ids, is_finite, *ranked])
+        self._logprobs, self._num_ranked = logprobs, len(ranked)
+        self._copy = HostCopy([*drawn, *ranked])
 
     def result(self) -> tuple[SampledToken, ...]:
         """The N tokens, waiting for them. A row with a logit that is NaN or infinite holds an error."""
-        token_ids, is_finite, *ranked = self._copy.wait()
+        copies = self._copy.wait()
+        drawn, ranked = copies[: len(copies) - self._num_ranked], copies[len(copies) - self._num_ranked :]
+        token_ids, is_finite = drawn if len(drawn) == 2 else drawn[0].unbind(1)
         logprobs = self._read_logprobs(RankedLogprobs(*ranked)) if ranked else {}
         return tuple(
             SampledToken(token, logprobs.get(row))
@@ -58,11 +66,29 @@ def sample_rows(logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
     if logits.is_cuda or not bool(is_finite.all()):
         logits = torch.where(is_finite[:, None], logits, 0.0)
     token_ids = draw_tokens(logits, rows)
-    wanted = {
+    wanted = _wanted(rows)
+    ranked = _rank(logits, token_ids, wanted) if wanted else ()
+    return PendingSamples(rows, token_ids, (token_ids, is_finite), wanted, ranked)
+
+
+def settled_samples(settled: Tensor, logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
+    """The same where tokens have been drawn.
+
+    Args:
+        settled: int64 [R, 2], R >= N, see `kernels.pass_plan.settle_rows`. It may be overwritten afterwards.
+        logits: float32 [R, V], finite.
+    """
+    settled = settled[: len(rows)]
+    token_ids, wanted = settled[:, 0], _wanted(rows)
+    ranked = _rank(logits[: len(rows)], token_ids, wanted) if wanted else ()
+    return PendingSamples(rows, token_ids, (settled if settled.is_cuda else settled.clone(),), wanted, ranked)
+
+
+def _wanted(rows: Seq[SampledRow]) -> dict[int, int]:
+    """Alternatives by row, of those that want log-probabilities."""
+    return {
         row: count for row, entry in enumerate(rows) if (count := entry.sequence.request.params.logprobs) is not None
     }
-    ranked = _rank(logits, token_ids, wanted) if wanted else ()
-    return PendingSamples(rows, token_ids, is_finite, wanted, ranked)
 
 
 def draw_tokens(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:

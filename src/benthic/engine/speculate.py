@@ -66,6 +66,18 @@ def verify(drawn: Tensor, places: Tensor, drafts: Tensor) -> Verified:
     return Verified(num_accepted, own.gather(1, where)[:, 0], places.gather(1, where)[:, 0])
 
 
+def count_accepted(drawn: Seq[int], drafts: Seq[tuple[int, ...]]) -> list[int]:
+    """`Verified.num_accepted` on the host: right drafts of each sequence, whose rows follow one another."""
+    counts, first = [], 0
+    for own in drafts:
+        count = 0
+        while count < len(own) and drawn[first + count] == own[count]:
+            count += 1
+        counts.append(count)
+        first += len(own) + 1
+    return counts
+
+
 def tokens_that_count(
     drawn: Seq[Token], num_drafts: Iterable[int], num_accepted: Iterable[int]
 ) -> tuple[tuple[Token, ...], ...]:

@@ -10,6 +10,8 @@ class EngineStats:
     num_waiting: int = 0
     num_running: int = 0
     num_steps: int = 0
+    num_replayed_steps: int = 0
+    """Of these, passes that were captured before; the others were launched piece by piece."""
     num_finished: int = 0
     num_timeouts: int = 0
     num_prompt_tokens: int = 0

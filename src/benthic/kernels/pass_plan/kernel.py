@@ -26,6 +26,28 @@ def _store_turns(floats, table, row, position, frequencies, amplitude, capacity:
 
 
 @triton.jit
+def _store_entry(
+    words, flags_out, row, position, request_row, is_real, page_id, number: tl.constexpr, page: tl.constexpr,
+    capacity: tl.constexpr, ratio: tl.constexpr, reach: tl.constexpr, ring: tl.constexpr, part: tl.constexpr,
+    lanes: tl.constexpr
+):  # fmt: skip
+    """One ratio's parts: the entry's slot, the ring slot, the first token, and the sources. `lanes` cover these."""
+    a_page: tl.constexpr = page // ratio
+    block = position // ratio
+    first = block * ratio
+    is_done = (page_id > 0) & (position - first == ratio - 1)
+    out = words + part * capacity + row
+    tl.store(out, tl.where(is_done, page_id * a_page + block % a_page, -1))
+    tl.store(out + capacity, tl.where(is_real, request_row * ring + position % ring, -1))
+    tl.store(out + 2 * capacity, first)
+    source = tl.arange(0, lanes)
+    needed = tl.maximum(first - reach + source, 0)
+    sources = words + (part + 3) * capacity + row * (ratio + reach) + source
+    tl.store(sources, request_row * ring + needed % ring, mask=source < ratio + reach)
+    tl.store(flags_out + number * capacity + row, (first == 0).to(tl.uint8))
+
+
+@triton.jit
 def _plan(
     given, newest, windows, pages, frequencies, words, floats, flags_out, amplitude, num_pages,
     page: tl.constexpr, snapshot_rows: tl.constexpr, ratios: tl.constexpr, num_tables: tl.constexpr,
@@ -55,28 +77,13 @@ def _plan(
     for table in tl.static_range(num_tables):
         _store_turns(floats, table, row, position, frequencies + table * pairs, amplitude, capacity, pairs, width)
     for number in tl.static_range(len(ratios)):
-        ratio: tl.constexpr = ratios[number][0]
-        reach: tl.constexpr = ratios[number][1]
-        ring: tl.constexpr = ratios[number][2]
-        table: tl.constexpr = ratios[number][3]
-        part: tl.constexpr = ratios[number][4]
-        lanes: tl.constexpr = ratios[number][5]
-        block = position // ratio
-        first = block * ratio
-        a_page: tl.constexpr = page // ratio
-        is_done = has_page & (position - first == ratio - 1)
-        out = words + part * capacity + row
-        tl.store(out, tl.where(is_done, page_id * a_page + block % a_page, -1))
-        tl.store(out + capacity, tl.where(is_real, request_row * ring + position % ring, -1))
-        tl.store(out + 2 * capacity, first)
-        source = tl.arange(0, lanes)
-        needed = tl.maximum(first - reach + source, 0)
-        sources = words + (part + 3) * capacity + row * (ratio + reach) + source
-        tl.store(sources, request_row * ring + needed % ring, mask=source < ratio + reach)
-        tl.store(flags_out + number * capacity + row, (first == 0).to(tl.uint8))
-        _store_turns(
-            floats, num_tables + number, row, first, frequencies + table * pairs, amplitude, capacity, pairs, width
-        )
+        _store_entry(
+            words, flags_out, row, position, request_row, is_real, tl.where(has_page, page_id, 0), number, page,
+            capacity, ratios[number][0], ratios[number][1], ratios[number][2], ratios[number][4], ratios[number][5]
+        )  # fmt: skip
+        first = position // ratios[number][0] * ratios[number][0]
+        turns = frequencies + ratios[number][3] * pairs
+        _store_turns(floats, num_tables + number, row, first, turns, amplitude, capacity, pairs, width)
 
 
 @triton.jit

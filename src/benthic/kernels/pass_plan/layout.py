@@ -142,14 +142,25 @@ class PlanBuffers:
         assert num_rows <= self.capacity, (num_rows, self.capacity)
         words = iter(self._words(num_rows))
         turns = iter(self._turns(num_rows))
-        own = [next(words) for _ in range(7)]
+        token_ids, positions, next_positions, request_rows, *slots = (next(words) for _ in range(7))
+        window_slots, snapshot_slots, token_slots = slots
         ropes = tuple(next(turns) for _ in range(self.shape.num_tables))
         entries = {}
         for number, ratio in enumerate(self.shape.compressed):
-            slots, ring_slots, first_tokens, sources = (next(words) for _ in range(4))
+            own_slots, ring_slots, first_tokens, sources = (next(words) for _ in range(4))
             first = self.flags[number * self.capacity :][:num_rows].view(torch.bool)[:, None, None]
-            entries[ratio.ratio] = EntryPlan(slots, ring_slots, first_tokens, sources, first, next(turns))
-        return RowPlan(*own, entries, ropes)
+            entries[ratio.ratio] = EntryPlan(own_slots, ring_slots, first_tokens, sources, first, next(turns))
+        return RowPlan(
+            token_ids=token_ids,
+            positions=positions,
+            next_positions=next_positions,
+            request_rows=request_rows,
+            window_slots=window_slots,
+            snapshot_slots=snapshot_slots,
+            token_slots=token_slots,
+            entries=entries,
+            ropes=ropes,
+        )
 
     def _words(self, num_rows: int) -> Iterator[Tensor]:
         widths = [1] * 7

@@ -1,4 +1,4 @@
-"""The meaning of a plan, as tensor operations: what `cache.paged_context` plans on the host for chunks of short runs."""
+"""The meaning of a plan, as tensor operations: what `cache.paged_context` plans on the host for the same rows."""
 
 import torch
 from torch import Tensor

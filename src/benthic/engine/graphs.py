@@ -1,0 +1,63 @@
+"""Work that is recorded once and replayed: CUDA graphs, and the same protocol without any.
+
+What is recorded reads and writes tensors whose addresses stay. A replay costs the host one call whatever it does.
+"""
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class Graphs(Protocol):
+    """Records work."""
+
+    def capture(self, run: Callable[[], T]) -> Callable[[], T]:
+        """Something that does what `run` does and returns what it returns.
+
+        `run` may be called now, any number of times. Tensors that it returns hold their values until the next replay
+        of any graph captured here.
+        """
+        ...
+
+
+class EagerGraphs:
+    """Records nothing: a replay runs the work again."""
+
+    def capture(self, run: Callable[[], T]) -> Callable[[], T]:
+        """See `Graphs`."""
+        return run
+
+
+class CudaGraphs:
+    """CUDA graphs that share their memory: only one runs at a time, so the largest is what all of them take."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        with torch.cuda.device(device):
+            self._pool = torch.cuda.graph_pool_handle()
+            self._stream = torch.cuda.Stream(device)
+
+    def capture(self, run: Callable[[], T]) -> Callable[[], T]:
+        """See `Graphs`. `run` is called twice: once for kernels that are compiled on their first use."""
+        graph, stream = torch.cuda.CUDAGraph(), self._stream
+        stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(stream):
+            run()
+            # Nothing may be freed under a recording, and what the trial took is to be had again.
+            torch.cuda.synchronize(self._device)
+            # Other threads of this process go on meanwhile; what they do is none of this recording's business.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                result = run()
+            finally:
+                graph.capture_end()
+        torch.cuda.current_stream(self._device).wait_stream(stream)
+
+        def replay() -> T:
+            graph.replay()
+            return result
+
+        return replay
