@@ -20,7 +20,7 @@ NOTHING = CacheWork((), (), (), (), (), (), ())
 
 
 def pools_of(num_pages: int = 5, dtype: torch.dtype = torch.float32) -> CachePools:
-    geometry = CacheGeometry(page_size=16, window=8, layers=LAYERS, num_main_layers=4, max_draft_len=1)
+    geometry = CacheGeometry(page_size=16, window=8, layers=LAYERS, num_main_layers=4, max_draft_len=0)
     return CachePools(geometry, CacheCapacity(num_pages, 6, 3, 80), dtype=dtype, device=CPU)
 
 

@@ -50,6 +50,25 @@ class Ring:
         return list(zip(found.sequence.tolist(), found.index.tolist(), strict=True))
 
 
+class RingInPlace(Ring):
+    """The same, but a pass writes all its rows first and then finds every row of its blocks in the ring."""
+
+    def run(self, chunks: list[Chunk], num_accepted: list[int]) -> list[tuple[int, int]]:
+        done = []
+        for chunk, accepted in zip(chunks, num_accepted, strict=True):
+            first_slot, end = chunk.sequence * self.ring_len, chunk.start + chunk.length
+            for place, position in enumerate(range(chunk.start, end)):
+                self.rows[first_slot + position % self.ring_len] = (chunk.sequence, position, int(place >= accepted))
+            for index in range(chunk.start // self.ratio, end // self.ratio):
+                for position in range((index - (self.ratio == 4)) * self.ratio, (index + 1) * self.ratio):
+                    found = self.rows.get(first_slot + position % self.ring_len, NOTHING)
+                    is_own = position >= chunk.start
+                    self.num_wrong += position >= 0 and found[:2] != (chunk.sequence, position)
+                    self.num_wrong += position >= 0 and not is_own and len(found) > 2 and found[2]
+                done.append((chunk.sequence, index))
+        return done
+
+
 def min_ring_len(ratio: int, draft_len: int) -> int:
     layer = LayerCache(ratio, ratio == 4, 1, 0)
     return CacheGeometry(
@@ -85,6 +104,21 @@ def test_the_ring_bound_holds_and_is_tight(ratio: int, draft_len: int) -> None:
         verify(ring, rng, draft_len, max(4 * ratio, 320))
         ring.rows.clear()
         worst_case(ring, draft_len)
+    assert safe.num_wrong == 0
+    assert short.num_wrong > 0
+
+
+@pytest.mark.parametrize("ratio", [4, 16, 128])
+@pytest.mark.parametrize("draft_len", range(10))
+def test_one_row_more_lets_a_pass_write_before_it_reads_and_is_needed(ratio: int, draft_len: int) -> None:
+    rng = random.Random(draft_len)
+    safe, short = (RingInPlace(ratio, min_ring_len(ratio, draft_len) + more) for more in (1, 0))
+    for ring in (safe, short):
+        verify(ring, rng, draft_len, max(4 * ratio, 320))
+        ring.rows.clear()
+        # The pass that completes a block has as many rows behind it as it can.
+        ring.run([Chunk(0, 0, start, 1) for start in range(4 * ratio - 1)], [1] * (4 * ratio - 1))
+        ring.run([Chunk(0, 0, 4 * ratio - 1, draft_len + 1)], [1])
     assert safe.num_wrong == 0
     assert short.num_wrong > 0
 

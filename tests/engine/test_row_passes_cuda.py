@@ -1,7 +1,6 @@
-"""CUDA graphs of decoding passes: every bucket gives the bits of planned passes, after anything that may come between."""
+"""CUDA graphs of decoding passes: every bucket gives the bits of planned passes, whatever comes between them."""
 
 import random
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,8 +19,8 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
 @pytest.fixture(scope="module", params=DTYPES)
-def model(request: pytest.FixtureRequest) -> Iterator[Transformer]:
-    yield build(DTYPES[request.param])
+def model(request: pytest.FixtureRequest) -> Transformer:
+    return build(DTYPES[request.param])
 
 
 def build(dtype: torch.dtype) -> Transformer:

@@ -170,4 +170,3 @@ class RowContext:
             entry_base=self._pools.entry_base,
         )
         return tile_plans([tiles], order, tables, geometry.layer_ratios, window=geometry.window)
-
