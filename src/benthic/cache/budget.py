@@ -224,6 +224,8 @@ def _many(count: int, size: int, name: str) -> str:
 
 def _parts(workspace: Workspace) -> str:
     far = f"{size_text(workspace.context_bytes)} for long contexts"
+    if workspace.captured_bytes:
+        far += f", {size_text(workspace.captured_bytes)} for captured passes"
     if workspace.pass_bytes is None:
         return f"not measured: {far} alone"
     return f"largest pass: {size_text(workspace.pass_bytes)} measured, {far}"

@@ -19,16 +19,17 @@ class Workspace:
     """Bytes of the largest pass beside the cache.
 
     `pass_bytes`: at the start of a context, by a dry run; None: not measured. `context_bytes`: at most what it takes
-    more at the longest context (`context_bytes`).
+    more at the longest context (`context_bytes`). `captured_bytes`: what captured passes hold, if there are any.
     """
 
     pass_bytes: int | None = None
     context_bytes: int = 0
+    captured_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
         """What is set aside."""
-        return (self.pass_bytes or 0) + self.context_bytes
+        return (self.pass_bytes or 0) + self.context_bytes + self.captured_bytes
 
 
 NO_WORKSPACE = Workspace()

@@ -14,7 +14,7 @@ from benthic.engine.config import EngineConfig
 from benthic.engine.drafting import DepthPolicy, Drafter, MtpDrafter, NgramDrafter, NoDrafter
 from benthic.engine.extras import ExtrasCollector
 from benthic.engine.graphs import CudaGraphs, Graphs
-from benthic.engine.row_buckets import RowBuckets
+from benthic.engine.row_buckets import row_buckets
 from benthic.engine.runner import ModelRunner, Runner
 from benthic.engine.scheduler import Scheduler
 from benthic.engine.speculation import Speculation
@@ -99,12 +99,6 @@ def make_drafter(model: Transformer, config: EngineConfig) -> Drafter:
             return NgramDrafter()
         case "mtp":
             return MtpDrafter(model)
-
-
-def row_buckets(config: EngineConfig, max_len: int) -> RowBuckets:
-    """Sizes of the passes that are captured."""
-    most = min(config.max_batched_tokens, config.max_num_seqs * (1 + config.max_draft_len))
-    return RowBuckets.of(most, max_len, config.graph_rows)
 
 
 def cache_geometry(model: Transformer, config: EngineConfig) -> CacheGeometry:

@@ -2,6 +2,8 @@
 
 import logging
 import os
+from collections.abc import Callable
+from itertools import chain, repeat
 
 from benthic.engine.cpu import prepare_products
 from benthic.engine.engine import Engine
@@ -48,7 +50,7 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
 
 def warm_up(engine: Engine) -> None:
     """Captures passes and answers one request before the first client does: kernels are compiled on their first use."""
-    engine.warm_up(logger.info)
+    engine.warm_up(_progress())
     prompt = tuple(range(min(_WARM_UP_LEN, engine.max_model_len - 2)))
     params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
     engine.add(Request(request_id="warm-up", prompt_ids=prompt, params=params))
@@ -56,3 +58,9 @@ def warm_up(engine: Engine) -> None:
         engine.step()
     engine.flush()
     logger.info("warmed up: a prompt of %d tokens and 2 decoded ones", len(prompt))
+
+
+def _progress() -> Callable[[str], None]:
+    """Says the first thing to whoever waits, and the others to those who read along."""
+    levels = chain([logging.WARNING], repeat(logging.INFO))
+    return lambda text: logger.log(next(levels), "%s", text)

@@ -9,10 +9,14 @@ from benthic.cache.memory import available_bytes
 from benthic.cache.storage import key_storage
 from benthic.cache.workspace import Workspace, context_bytes
 from benthic.engine.config import EngineConfig
+from benthic.engine.row_buckets import row_buckets
 from benthic.errors import ConfigError
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.rotary import layer_frequencies
 from benthic.models.transformer import Transformer
+
+GRAPH_LAYER_BYTES = 256 << 10
+"""Of a graph for one layer: some dozens of kernels and their arguments."""
 
 AMPLE = 0.5
 """A cache that wants no more than this share of what is available leaves room enough for any pass."""
@@ -64,10 +68,22 @@ def _plan(
         unit_bytes(geometry, storage),
         available_bytes=available,
         weight_bytes=sum(tensor.nbytes for tensor in model.state_dict().values()),
-        workspace=Workspace(pass_bytes, longest),
+        workspace=Workspace(pass_bytes, longest, _captured_bytes(model, config, use.max_len, pass_bytes)),
         cache_bytes=config.cache_bytes,
         may_shorten=config.max_model_len is None,
     )
+
+
+def _captured_bytes(model: Transformer, config: EngineConfig, max_len: int, pass_bytes: int | None) -> int:
+    """Of all captured passes: what the largest takes, which the others share, what stays of it, and the graphs."""
+    if model.device.type != "cuda" or not config.cuda_graphs:
+        return 0
+    buckets = row_buckets(config, max_len)
+    most, sizes = buckets.rows[-1], model.config
+    kept = most * (4 * sizes.vocab_size + model.dtype.itemsize * sizes.hc_mult * sizes.hidden_size)
+    passing = (pass_bytes or 0) * most // config.max_batched_tokens + config.workspace_bytes
+    num_layers = len(sizes.layers) + len(sizes.mtp_layers)
+    return 2 * kept + passing + len(buckets.rows) * len(buckets.contexts) * num_layers * GRAPH_LAYER_BYTES
 
 
 def _pass_bytes(model: Transformer, geometry: CacheGeometry, config: EngineConfig) -> int:

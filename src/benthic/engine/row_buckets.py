@@ -4,6 +4,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from benthic.engine.config import EngineConfig
+
 FIRST_CONTEXT, CONTEXT_STEP = 4096, 4
 """Longest context of the first size, and how many times longer that of the next is."""
 
@@ -40,6 +42,12 @@ class RowBuckets:
         for rows in reversed(self.rows):
             for length in reversed(self.contexts):
                 yield rows, length
+
+
+def row_buckets(config: EngineConfig, max_len: int) -> RowBuckets:
+    """Sizes of the passes that are captured."""
+    most = min(config.max_batched_tokens, config.max_num_seqs * (1 + config.max_draft_len))
+    return RowBuckets.of(most, max_len, config.graph_rows)
 
 
 def _default_rows(max_rows: int) -> tuple[int, ...]:
