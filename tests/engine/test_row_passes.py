@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from typing import TypeVar
 
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 import torch
 
 from benthic.cache.geometry import CacheCapacity
+from benthic.cache.work import CacheWork
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
 from benthic.engine.graphs import EagerGraphs
+from benthic.engine.pending import FinishedStep
+from benthic.engine.plan import StepPlan
 from benthic.engine.row_buckets import RowBuckets
 from benthic.errors import ConfigError
 from benthic.models.transformer import Transformer
 from tests.exactness.families import CONFIGS, family_model
-from tests.exactness.serving import alone, assert_same, each_alone, ids, random_requests, request, serve
+from tests.exactness.serving import Bits, alone, assert_same, each_alone, ids, random_requests, request, serve
 
 T = TypeVar("T")
 ROWS = (16, 40)
@@ -85,6 +89,34 @@ def test_verification_keeps_every_bit(small_model: Transformer, drafter: str, de
     assert_same(each_alone(small_model, requests), serve(engine, requests))
     stats = engine.stats()
     assert stats.num_replayed_steps > 5 and stats.num_drafted > 10
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_the_captured_chain_guesses_as_the_drafter_does(small_model: Transformer, depth: int) -> None:
+    rng = random.Random(depth)
+    requests = [request(f"r{n}", ids(rng, 40 + n), max_tokens=60, temperature=n % 2 * 0.2) for n in range(3)]
+    settings: dict[str, object] = {"drafter": "mtp", "draft_len": depth, "draft_adaptive": False}
+    mine = replaying(small_model, **settings)
+    theirs = Engine(small_model, EngineConfig(cache_bytes=1 << 27, **settings))  # type: ignore[arg-type]
+    guessed = drafts_of(mine), drafts_of(theirs)
+    assert_same({n: Bits.of(f) for n, f in serve(theirs, requests).items()}, serve(mine, requests))
+    assert guessed[0] == guessed[1] and len(guessed[0]) > 40
+    assert mine.stats().num_replayed_steps > 20
+
+
+def drafts_of(engine: Engine) -> list[tuple[tuple[int, ...], ...]]:
+    """What is guessed after each of the passes to come."""
+    found, runner = list[tuple[tuple[int, ...], ...]](), engine._parts.runner
+    launch = runner.launch
+
+    def watched(plan: StepPlan, work: CacheWork, depths: Seq[int] = ()) -> FinishedStep:
+        result = launch(plan, work, depths).result()
+        if any(result.drafts):
+            found.append(result.drafts)
+        return FinishedStep(lambda: result)
+
+    runner.launch = watched  # type: ignore[method-assign]
+    return found
 
 
 def test_retraction_and_cancelling_between_replays_change_no_answer(small_model: Transformer) -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benthic.errors import KernelInputError
-from benthic.kernels.pass_plan import PlanBuffers, plan_rows, settle_rows
+from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows, settle_rows
 from benthic.kernels.pass_plan.cases import V4, PlanCase, plan_cases, settle_cases
 from benthic.kernels.pass_plan.reference import settle_rows_ref
 from benthic.kernels.rope import rope_table
@@ -29,8 +29,8 @@ def test_turns_of_a_plan_are_those_of_a_rope_table_at_every_position() -> None:
     positions = torch.arange(0, 1 << 20, 61, device=CUDA)
     frequencies = 10000.0 ** (-torch.arange(32, device=CUDA) / 32)[None].expand(2, -1).contiguous()
     table = torch.zeros(1, 8192, dtype=torch.int64, device=CUDA)
-    given = torch.zeros(len(positions), 8, dtype=torch.int64, device=CUDA)
-    given[:, 1] = positions
+    given = torch.zeros(len(positions), len(Column), dtype=torch.int64, device=CUDA)
+    given[:, Column.POSITION] = positions
     buffers = PlanBuffers(V4, len(positions), CUDA)
     plan_rows(given, table[0], table, table, frequencies, buffers)
     wanted = rope_table(positions, frequencies[0])
@@ -41,11 +41,11 @@ def test_turns_of_a_plan_are_those_of_a_rope_table_at_every_position() -> None:
 @pytest.mark.gpu
 def test_runs_settle_on_cuda_as_in_the_reference() -> None:
     for given, drawn, is_finite in settle_cases():
-        newest, out = torch.full((64,), -5), torch.zeros(len(given), 2, dtype=torch.int64)
-        settle_rows_ref(given, drawn, is_finite, newest, out)
-        there, out_there = torch.full((64,), -5, device=CUDA), torch.zeros_like(out, device=CUDA)
-        settle_rows(given.to(CUDA), drawn.to(CUDA), is_finite.to(CUDA), there, out_there)
-        assert torch.equal(there.cpu(), newest) and torch.equal(out_there.cpu(), out)
+        here = [torch.full((64,), -5), torch.full((64,), -5), torch.zeros(len(given), 2, dtype=torch.int64)]
+        there = [tensor.to(CUDA) for tensor in here]
+        settle_rows_ref(given, drawn, is_finite, *here)
+        settle_rows(given.to(CUDA), drawn.to(CUDA), is_finite.to(CUDA), *there)
+        assert all(torch.equal(mine.cpu(), wanted) for mine, wanted in zip(there, here, strict=True))
 
 
 @pytest.mark.gpu
@@ -62,20 +62,26 @@ def test_rows_scatter_on_cuda_and_leave_the_others(dtype: torch.dtype, width: in
 
 def test_runs_end_at_the_first_wrong_draft() -> None:
     given = torch.tensor(
-        [[0, 9, 3, 1, 0, 5, 0, 0], [5, 10, 3, 1, 1, 6, 0, 0], [6, 11, 3, 1, 2, -1, 0, 0], [8, 4, 1, 1, 0, -1, 0, 0]]
+        [
+            [0, 9, 3, 1, 0, 5, 0, 0, 0, 2],
+            [5, 10, 3, 1, 1, 6, 0, 0, 0, 2],
+            [6, 11, 3, 1, 2, -1, 0, 0, 0, 2],
+            [8, 4, 1, 1, 0, -1, 0, 0, 1, 2],
+        ]
     )
-    newest, out = torch.zeros(5, dtype=torch.int64), torch.zeros(4, 2, dtype=torch.int64)
+    newest, ends = torch.zeros(5, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    out = torch.zeros(4, 2, dtype=torch.int64)
     fine = torch.tensor([True, True, False, True])
-    for drawn, last in (([5, 6, 7, 2], 7), ([5, 4, 6, 2], 4), ([4, 6, 7, 2], 4)):
-        settle_rows(given, torch.tensor(drawn), fine, newest, out)
-        assert newest.tolist() == [0, 2, 0, last, 0]
+    for drawn, last, row in (([5, 6, 7, 2], 7, 2), ([5, 4, 6, 2], 4, 1), ([4, 6, 7, 2], 4, 0)):
+        settle_rows(given, torch.tensor(drawn), fine, newest, ends, out)
+        assert newest.tolist() == [0, 2, 0, last, 0] and ends.tolist() == [row, 3]
         assert out.tolist() == [[token, int(good)] for token, good in zip(drawn, fine.tolist(), strict=True)]
 
 
 def test_rows_of_other_shapes_are_refused() -> None:
     case = next(plan_cases())
     buffers = PlanBuffers(case.shape, 1, torch.device("cpu"))
-    with pytest.raises(KernelInputError, match=r"int64 \[R, 8\]"):
+    with pytest.raises(KernelInputError, match=r"int64 \[R, 10\]"):
         plan_rows(case.given[:, :7], *case[2:], buffers)
     with pytest.raises(KernelInputError, match="frequencies"):
         plan_rows(*case[1:5], case.frequencies[:, :3], buffers)

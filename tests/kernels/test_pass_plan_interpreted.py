@@ -32,9 +32,10 @@ def test_runs_settle_as_in_the_reference() -> None:
     for given, drawn, is_finite in settle_cases():
         found = []
         for settle in (settle_rows_triton, settle_rows_ref):
-            newest, out = torch.full((64,), -5), torch.zeros(len(given), 2, dtype=torch.int64)
-            settle(given, drawn, is_finite, newest, out)
-            found.append((newest, out))
+            newest, ends = torch.full((2, 64), -5).unbind(0)
+            out = torch.zeros(len(given), 2, dtype=torch.int64)
+            settle(given, drawn, is_finite, newest, ends, out)
+            found.append((newest, ends, out))
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from benthic.engine.extras import PendingExtras
 from benthic.engine.plan import SampledToken, StepPlan, StepResult
 from benthic.engine.request import TokenLogprobs
+from benthic.engine.row_drafts import PendingDrafts
 from benthic.engine.sampler import PendingSamples
 from benthic.engine.scoring import PendingLogprobs
 from benthic.engine.speculate import count_accepted, tokens_that_count
@@ -32,7 +33,7 @@ class Outcome:
     samples: PendingSamples | None
     scores: Seq[PromptScores]
     extras: PendingExtras | None
-    drafts: Seq[Seq[int]]
+    drafts: Seq[Seq[int]] | PendingDrafts
     started_s: float
     seconds: float | None
     is_replayed: bool = False
@@ -44,10 +45,15 @@ class Outcome:
             sampled=sampled,
             prompt_logprobs=self._prompt_logprobs(),
             extras=() if self.extras is None else self.extras.result(),
-            drafts=tuple(tuple(own) for own in self.drafts),
+            drafts=self._drafts(),
             seconds=time.perf_counter() - self.started_s if self.seconds is None else self.seconds,
             is_replayed=self.is_replayed,
         )
+
+    def _drafts(self) -> tuple[tuple[int, ...], ...]:
+        if isinstance(self.drafts, PendingDrafts):
+            return self.drafts.result()
+        return tuple(tuple(own) for own in self.drafts)
 
     def _runs(self) -> tuple[tuple[SampledToken, ...], ...]:
         """The tokens that count, of each chunk that samples."""

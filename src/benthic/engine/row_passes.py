@@ -7,6 +7,7 @@ that no further expert is hit for them, and write nowhere.
 """
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +19,13 @@ from benthic.cache.pools import CachePools
 from benthic.cache.row_context import RowContext, RowTables, plan_shape
 from benthic.cache.table_mirror import TableMirror
 from benthic.cache.tables import PageTables
+from benthic.engine.drafting.mtp import DraftingModel
 from benthic.engine.extras import ExtrasCollector
 from benthic.engine.graphs import Graphs
 from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.row_buckets import RowBuckets
+from benthic.engine.row_drafts import PendingDrafts, RowDrafts
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.serving_model import ServingModel
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows, settle_rows
@@ -38,13 +41,14 @@ class StagedRows:
     """A pass on the host, ready to be sent.
 
     `given` int64 [bucket rows, len(Column)]; `rows`: whom the N real ones belong to. `is_plain`: the captured drawing
-    is all that they ask for; else they are drawn from the logits once more.
+    is all that they ask for; else they are drawn from the logits once more. `length`: of the longest sequence.
     """
 
     plan: StepPlan
     rows: tuple[SampledRow, ...]
     given: Tensor
     bucket: tuple[int, int]
+    length: int
     is_plain: bool
 
     @property
@@ -77,6 +81,7 @@ class RowPasses:
         graphs: how work is recorded.
         buckets: of which sizes.
         workspace_bytes: bound of attention's temporaries.
+        drafting: the model whose prediction block drafts, up to `max_depth` tokens ahead; None: nobody does so here.
     """
 
     def __init__(
@@ -91,6 +96,8 @@ class RowPasses:
         buckets: RowBuckets,
         *,
         workspace_bytes: int,
+        drafting: DraftingModel | None = None,
+        max_depth: int = 0,
     ) -> None:
         self._model, self._pools, self._tables, self._newest = model, pools, tables, newest
         self._collector, self._graphs, self._buckets = collector, graphs, buckets
@@ -103,7 +110,26 @@ class RowPasses:
         self._settled = torch.zeros(most, 2, dtype=torch.int64, device=device)
         self._logits = torch.zeros(most, config.vocab_size, device=device)
         self._streams = torch.zeros(most, config.hc_mult, config.hidden_size, dtype=model.dtype, device=device)
+        self._ends = torch.zeros(most, dtype=torch.int64, device=device)
         self._replays: dict[tuple[int, int], Callable[[], RowPass]] = {}
+        self.drafts = None
+        """What drafts after a replayed pass."""
+        if drafting is not None:
+            self.drafts = RowDrafts(
+                drafting,
+                pools,
+                self._row_tables,
+                PlanBuffers(shape, most, device),
+                graphs,
+                buckets,
+                newest,
+                self._given,
+                self._settled[:, 0],
+                self._ends,
+                max_depth=max_depth,
+                dtype=model.dtype,
+                workspace_bytes=workspace_bytes,
+            )
 
     def stage(self, plan: StepPlan) -> StagedRows | None:
         """The pass on its way to a bucket; None where it is of another kind: it computes prompts, or is too large."""
@@ -116,7 +142,7 @@ class RowPasses:
             return None
         rows = tuple(row for chunk in chunks for row in _sampled_rows(chunk))
         is_plain = all(_is_plain(chunk.sequence.request.params) for chunk in chunks)
-        return StagedRows(plan, rows, _given(chunks, rows, bucket[0]), bucket, is_plain)
+        return StagedRows(plan, rows, _given(chunks, rows, bucket[0]), bucket, longest, is_plain)
 
     def run(self, staged: StagedRows) -> RowPass:
         """Replays the bucket's graph for these rows; captures it first where that has not been done."""
@@ -125,6 +151,11 @@ class RowPasses:
             self._capture(staged.bucket)
         self._send(staged.given)
         return self._replays[staged.bucket]()
+
+    def draft(self, staged: StagedRows, depths: Seq[int]) -> PendingDrafts:
+        """Guesses ahead after the pass that was just run, as many tokens of each sequence as wanted."""
+        assert self.drafts is not None, "nobody drafts here"
+        return self.drafts.draft(depths, staged.length, self._pools.device_tables(self._tables))
 
     def capture_all(self, say: Callable[[str], None]) -> None:
         """Captures every bucket that has not been captured."""
@@ -136,6 +167,8 @@ class RowPasses:
     def forget(self) -> None:
         """Drops what was captured: it names addresses of weights that are not the model's any more."""
         self._replays.clear()
+        if self.drafts is not None:
+            self.drafts.forget()
 
     @property
     def num_captured(self) -> int:
@@ -153,6 +186,8 @@ class RowPasses:
         self._given[:, Column.NEXT_DRAFT] = _NO_DRAFT
         mirror = self._pools.device_tables(self._tables)
         self._replays[bucket] = self._graphs.capture(lambda: self._compute(*bucket, mirror))
+        if self.drafts is not None:
+            self.drafts.capture(bucket, mirror)
 
     def _compute(self, num_rows: int, max_len: int, mirror: TableMirror) -> RowPass:
         given, plan = self._given[:num_rows], self._buffers.head(num_rows)
@@ -168,7 +203,7 @@ class RowPasses:
         logits = torch.where(is_finite[:, None], logits, 0.0)
         drawn = sample(
             logits,
-            temperature=given[:, Column.TEMPERATURE :].view(torch.float64)[:, 0].to(torch.float32),
+            temperature=given[:, Column.TEMPERATURE : Column.TEMPERATURE + 1].view(torch.float64)[:, 0].float(),
             top_k=None,
             top_p=None,
             min_p=None,
@@ -176,9 +211,11 @@ class RowPasses:
             positions=plan.next_positions,
         )
         own = RowPass(self._settled[:num_rows], self._logits[:num_rows], self._streams[:num_rows], context, trace)
-        settle_rows(given, drawn, is_finite, self._newest, own.settled)
+        settle_rows(given, drawn, is_finite, self._newest, self._ends, own.settled)
         own.logits.copy_(logits)
         own.streams.copy_(streams)
+        if self.drafts is not None:
+            self.drafts.observe(streams, drawn, context)
         return own
 
 
@@ -199,15 +236,12 @@ def _sampled_rows(chunk: ScheduledChunk) -> list[SampledRow]:
 def _given(chunks: tuple[ScheduledChunk, ...], rows: tuple[SampledRow, ...], num_rows: int) -> Tensor:
     """What the host says of every row, int64 [num_rows, len(Column)] on the CPU."""
     lines: list[tuple[int, ...]] = []
-    for chunk in chunks:
+    for number, chunk in enumerate(chunks):
         sequence, start = chunk.sequence, chunk.start
-        seed = sequence.seed
-        if chunk.is_relayed:
-            lines.append((0, start, chunk.row, REAL | RELAYED, 0, _NO_DRAFT, seed, 0))
-            continue
-        token = sequence.tokens[start]
+        flags, token = (REAL | RELAYED, 0) if chunk.is_relayed else (REAL, sequence.tokens[start])
         for place, draft in enumerate((*chunk.drafts, _NO_DRAFT)):
-            lines.append((token, start + place, chunk.row, REAL, place, draft, seed, 0))
+            own = (token, start + place, chunk.row, flags, place, draft, sequence.seed, 0, number, len(chunks))
+            lines.append(own)
             token = draft
     host = np.empty((num_rows, len(Column)), dtype=np.int64)
     host[: len(lines)] = lines

@@ -21,6 +21,7 @@ from benthic.cache.work import CacheWork
 from benthic.engine.batch import Batch, SampledRows, build_batch
 from benthic.engine.cpu import hold_threads
 from benthic.engine.draft_pass import DraftedEnds, computed_pass
+from benthic.engine.drafting.mtp import MtpDrafter
 from benthic.engine.drafting.protocol import Drafter
 from benthic.engine.extras import ExtrasCollector, PendingExtras
 from benthic.engine.graphs import Graphs
@@ -28,6 +29,7 @@ from benthic.engine.outcome import Outcome, PromptScores
 from benthic.engine.pending import PassLane, PendingStep
 from benthic.engine.plan import StepPlan, StepResult
 from benthic.engine.row_buckets import RowBuckets
+from benthic.engine.row_drafts import PendingDrafts
 from benthic.engine.row_passes import RowPass, RowPasses, StagedRows
 from benthic.engine.sampler import PendingSamples, sample_rows, settled_samples
 from benthic.engine.scoring import score_rows
@@ -184,11 +186,14 @@ class ModelRunner:
         assert self._rows is not None
         done = self._rows.run(staged)
         extras: PendingExtras | None = None
-        drafts: Seq[Seq[int]] = ()
+        drafts: Seq[Seq[int]] | PendingDrafts = ()
         samples = settled_samples(done.settled, done.logits, staged.rows) if staged.is_plain else None
+        if samples is not None and self._rows.drafts is not None and any(depths):
+            drafts = self._rows.draft(staged, depths)
         if batch is not None:
-            samples, drafts = self._follow(staged, batch, done, samples, depths)
             extras = self._collector.collect(done.trace, batch.rows.chunks)
+            if samples is None or self._follows:
+                samples, drafts = self._follow(batch, done, samples, depths)
         assert samples is not None, "rows that are drawn with rules have a batch"
         outcome = Outcome(
             plan=staged.plan,
@@ -202,8 +207,13 @@ class ModelRunner:
         )
         return outcome.collect
 
+    @property
+    def _follows(self) -> bool:
+        """Whether a drafter sees replayed passes from outside."""
+        return self._drafter.sees_passes and (self._rows is None or self._rows.drafts is None)
+
     def _follow(
-        self, staged: StagedRows, batch: Batch, done: RowPass, samples: PendingSamples | None, depths: Seq[int]
+        self, batch: Batch, done: RowPass, samples: PendingSamples | None, depths: Seq[int]
     ) -> tuple[PendingSamples, Seq[Seq[int]]]:
         """Draws by the rules of the requests where they have any, and drafts."""
         sampled = batch.sampled
@@ -216,7 +226,7 @@ class ModelRunner:
 
     def _batch_of(self, staged: StagedRows) -> Batch | None:
         """The same pass as other parts know it, where they have a share in it; as many rows as are replayed."""
-        if staged.is_plain and not self._drafter.sees_passes and not self._collector.keeps_any:
+        if staged.is_plain and not self._follows and not self._collector.keeps_any:
             return None
         return build_batch(staged.plan, staged.num_rows, self._device)
 
@@ -232,6 +242,8 @@ class ModelRunner:
                 graphs,
                 buckets,
                 workspace_bytes=self._workspace_bytes,
+                drafting=self._drafter.model if isinstance(self._drafter, MtpDrafter) else None,
+                max_depth=self._pools.geometry.max_draft_len,
             )
 
     def _prepare(self, work: CacheWork, changes: TableChanges | None) -> None:

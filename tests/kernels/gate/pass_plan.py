@@ -32,7 +32,7 @@ def _plan() -> None:
 
 def _settle() -> None:
     finite = torch.empty(ROWS, dtype=torch.bool, device=ON)
-    settle_rows_triton(_words(ROWS, len(Column)), _words(ROWS), finite, _words(256), _words(ROWS, 2))
+    settle_rows_triton(_words(ROWS, len(Column)), _words(ROWS), finite, _words(256), _words(ROWS), _words(ROWS, 2))
 
 
 def _scatter(width: int, dtype: torch.dtype) -> None:

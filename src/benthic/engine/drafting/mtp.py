@@ -51,11 +51,12 @@ class MtpDrafter:
                 f"the MTP block has compression ratio {layers[0].ratio}; drafting needs 0 (a window layer) or 1 (a "
                 "latent one)"
             )
-        self._model = model
+        self.model = model
+        """Whose block guesses."""
 
     def observe(self, computed: ComputedPass, depths: Seq[int]) -> list[list[int]]:
         """Runs the block over the pass's rows, then the chain for those who want drafts."""
-        streams = self._model.mtp_forward(0, computed.streams, computed.next_ids, computed.context)
+        streams = self.model.mtp_forward(0, computed.streams, computed.next_ids, computed.context)
         drafts: list[list[int]] = [[] for _ in depths]
         ends = computed.ends
         if ends is None:
@@ -80,8 +81,8 @@ class MtpDrafter:
         """Holds nothing: what the block knows of a request lies in the cache."""
 
     def _guess(self, ends: SequenceEnds, streams: Tensor, which: Seq[int], drafts: Seq[Seq[int]]) -> list[int]:
-        hidden = self._model.mtp_hidden(0, _padded(streams, self._model.min_rows))
-        return ends.draw(self._model.logits(hidden)[: len(which)], which, [drafts[place] for place in which])
+        hidden = self.model.mtp_hidden(0, _padded(streams, self.model.min_rows))
+        return ends.draw(self.model.logits(hidden)[: len(which)], which, [drafts[place] for place in which])
 
     def _step(self, ends: SequenceEnds, streams: Tensor, which: Seq[int], drafts: Seq[Seq[int]]) -> Tensor:
         """The block's streams one position further on, [S', n, D]: the row of the last token but one, the newest
@@ -92,7 +93,7 @@ class MtpDrafter:
         next_ids = torch.zeros(len(rows.token_ids), dtype=torch.int64)
         next_ids[: len(which)] = torch.tensor([drafts[place][-1] for place in which])
         streams = _padded(streams, len(rows.token_ids))
-        return self._model.mtp_forward(0, streams, next_ids.to(streams.device), context)[: len(which)]
+        return self.model.mtp_forward(0, streams, next_ids.to(streams.device), context)[: len(which)]
 
 
 def _padded(streams: Tensor, num_rows: int) -> Tensor:

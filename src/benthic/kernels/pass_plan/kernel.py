@@ -10,6 +10,7 @@ _COLUMNS = tl.constexpr(len(Column))
 _TOKEN, _POSITION = tl.constexpr(int(Column.TOKEN)), tl.constexpr(int(Column.POSITION))
 _REQUEST_ROW, _FLAGS = tl.constexpr(int(Column.REQUEST_ROW)), tl.constexpr(int(Column.FLAGS))
 _OFFSET, _NEXT_DRAFT = tl.constexpr(int(Column.OFFSET)), tl.constexpr(int(Column.NEXT_DRAFT))
+_SEQUENCE = tl.constexpr(int(Column.SEQUENCE))
 _REAL, _RELAYED = tl.constexpr(REAL), tl.constexpr(RELAYED)
 
 
@@ -87,7 +88,7 @@ def _plan(
 
 
 @triton.jit
-def _settle(given, drawn, is_finite, newest, out):
+def _settle(given, drawn, is_finite, newest, ends, out):
     row = tl.program_id(0).to(tl.int64)
     own = given + row * _COLUMNS
     token = tl.load(drawn + row)
@@ -98,6 +99,7 @@ def _settle(given, drawn, is_finite, newest, out):
         # Every draft before this row must have been the token drawn from the row before it.
         counts = counts & (tl.load(drawn + row - back) == tl.load(own - back * _COLUMNS + _NEXT_DRAFT))
     tl.store(newest + tl.load(own + _REQUEST_ROW), token, mask=counts)
+    tl.store(ends + tl.load(own + _SEQUENCE), row, mask=counts)
 
 
 def plan_rows_triton(
@@ -118,6 +120,8 @@ def plan_rows_triton(
     )  # fmt: skip
 
 
-def settle_rows_triton(given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, out: Tensor) -> None:
+def settle_rows_triton(
+    given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, ends: Tensor, out: Tensor
+) -> None:
     """See `settle_rows`."""
-    _settle[(len(given),)](given, drawn, is_finite, newest, out, num_warps=1)
+    _settle[(len(given),)](given, drawn, is_finite, newest, ends, out, num_warps=1)

@@ -38,6 +38,10 @@ class Column(IntEnum):
     SEED = 6
     TEMPERATURE = 7
     """The bits of a float64."""
+    SEQUENCE = 8
+    """Which of the pass's sequences it belongs to, from 0 on."""
+    NUM_SEQUENCES = 9
+    """How many there are; the same in every row."""
 
 
 @dataclass(frozen=True, slots=True)

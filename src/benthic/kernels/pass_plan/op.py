@@ -50,7 +50,7 @@ def plan_rows(
 
 
 def settle_rows(
-    given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, out: Tensor, *, impl: Impl = "auto"
+    given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, ends: Tensor, out: Tensor, *, impl: Impl = "auto"
 ) -> None:
     """Finds each sequence's run of right drafts and keeps its last token that counts; see `engine.speculate`.
 
@@ -59,6 +59,7 @@ def settle_rows(
         drawn: int64 [R], the token drawn from each row.
         is_finite: bool [R]: whether its logits were numbers.
         newest: int64 [request rows], written where a row is a sequence's last that counts.
+        ends: int64 [sequences], written: the row of each sequence's last token that counts.
         out: int64 [R, 2], written: the tokens, and 1 where the logits were numbers. What goes to the host.
     """
     if drawn.shape != given.shape[:1] or out.shape != (len(given), 2):
@@ -68,7 +69,7 @@ def settle_rows(
     if len(given) == 0:
         return
     settle = _triton()[1] if uses_triton_kernel(impl, given) else settle_rows_ref
-    settle(given, drawn, is_finite, newest, out)
+    settle(given, drawn, is_finite, newest, ends, out)
 
 
 @cache

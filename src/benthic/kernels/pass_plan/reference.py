@@ -34,16 +34,19 @@ def plan_rows_ref(
         _turn(entry.rope, entry.first_tokens, frequencies[ratio.table], shape.amplitude)
 
 
-def settle_rows_ref(given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, out: Tensor) -> None:
+def settle_rows_ref(
+    given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, ends: Tensor, out: Tensor
+) -> None:
     """See `settle_rows`. Only for the CPU: it looks at every row."""
     out[:, 0], out[:, 1] = drawn, is_finite
     is_run = False
-    for row, token in zip(given.tolist(), drawn.tolist(), strict=True):
+    for place, (row, token) in enumerate(zip(given.tolist(), drawn.tolist(), strict=True)):
         is_run = is_run or row[Column.OFFSET] == 0
         if is_run and token != row[Column.NEXT_DRAFT]:
             is_run = False
             if row[Column.FLAGS] & REAL:
                 newest[row[Column.REQUEST_ROW]] = token
+                ends[row[Column.SEQUENCE]] = place
 
 
 def _plan_entry(
