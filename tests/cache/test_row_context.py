@@ -11,6 +11,7 @@ from benthic.cache.paged_context import PagedContext
 from benthic.cache.pools import CachePools
 from benthic.cache.row_context import RowContext, RowTables, plan_shape
 from benthic.cache.tables import PageTables
+from benthic.kernels.entry_write import BlockEnds
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows
 from benthic.kernels.pass_plan.layout import REAL, RELAYED
 from benthic.models.config import ModelConfig
@@ -55,7 +56,7 @@ class World:
         total = sum(chunk.length for chunk in chunks)
         positions = [chunk.start + place for chunk in chunks for place in range(chunk.length)]
         rows = Rows(torch.zeros(total, dtype=torch.int64), torch.tensor(positions), total, tuple(chunks))
-        return PagedContext(self.config, rows, self.pools, self.tables, self.frequencies)
+        return PagedContext(self.config, rows, self.pools, self.tables, self.frequencies, in_place=True)
 
     def own(self, chunks: list[Chunk], num_dummies: int) -> tuple[RowContext, PlanBuffers, torch.Tensor]:
         given = torch.tensor(
@@ -74,7 +75,7 @@ class World:
         newest = torch.arange(100, 106)
         plan_rows(given, newest, mirror.windows, mirror.pages, self.row_tables.frequencies, buffers)
         plan = buffers.head(len(given))
-        context = RowContext(plan, self.pools, mirror, self.row_tables.table, MAX_LEN, workspace_bytes=1 << 20)
+        context = RowContext(plan, self.pools, mirror, self.row_tables.table, MAX_LEN, workspace_bytes=1 << 20, in_place=True)
         return context, buffers, given
 
 
@@ -111,6 +112,8 @@ def _check_entries(
     assert (entry.ring_slots[count:] == -1).all()
     done = (entry.slots >= 0).nonzero()[:, 0]
     assert torch.equal(entry.slots[done], index[f"entries {ratio}"])
+    assert own.places is not None and host.places is not None
+    _check_ends(own.places.block_ends(ratio), host.places.block_ends(ratio), count)
     blocks, mine = host.completed(ratio), own.completed(ratio)
     assert mine is not None
     if blocks is None:
@@ -128,6 +131,22 @@ def _check_entries(
     if mine.first is not None:
         wanted = torch.zeros(len(done), 1, 1, dtype=torch.bool) if blocks.first is None else blocks.first
         assert torch.equal(mine.first[done], wanted)
+
+
+def _check_ends(own: BlockEnds, host: BlockEnds, count: int) -> None:
+    """What fused kernels are told of the blocks is the same, but for the rows in which none ends."""
+    done = (own.ends >= 0).nonzero()[:, 0]
+    assert own.by_rows and not host.by_rows
+    assert torch.equal(own.ends[done], host.ends) and torch.equal(own.ends[done], done)
+    assert torch.equal(own.slots[done], host.slots)
+    for name in ("positions", "before", "rings"):
+        assert torch.equal(getattr(own, name)[:count], getattr(host, name)), name
+    assert (own.rings[count:] == -1).all()
+    assert (own.snapshots is None) == (host.snapshots is None)
+    if own.snapshots is not None and host.snapshots is not None:
+        assert torch.equal(own.snapshots[:count], host.snapshots) and (own.snapshots[count:] == -1).all()
+    for mine, theirs in zip(own.rope, host.rope, strict=True):
+        assert torch.equal(mine[done], theirs)
 
 
 def test_a_relayed_row_takes_the_newest_token_of_its_request_row() -> None:

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from benthic.cache.geometry import CacheGeometry
 from benthic.cache.layout import SNAPSHOT_ROWS
+from benthic.cache.places import CachePlaces
 from benthic.cache.pools import CachePools, snapshot_of
 from benthic.cache.table_mirror import TableMirror
 from benthic.kernels.compress_kv import CompletedBlocks
+from benthic.kernels.entry_write import BlockEnds
 from benthic.kernels.pass_plan import PlanShape, RatioShape, RowPlan
 from benthic.kernels.rope import RopeTable
 from benthic.kernels.scatter_rows import scatter_rows
@@ -74,6 +76,7 @@ class RowContext:
         table: which of the plan's rotations layers of a ratio turn by.
         max_len: no row lies at this position or behind it.
         workspace_bytes: bound of attention's temporaries that grow with the context.
+        in_place: see `PagedContext`.
     """
 
     latent_form: LatentForm = "absorbed"
@@ -87,11 +90,13 @@ class RowContext:
         max_len: int,
         *,
         workspace_bytes: int,
+        in_place: bool = False,
     ) -> None:
         self.rows = Rows(plan.token_ids, plan.positions, len(plan.token_ids), ())
         self.workspace_bytes = workspace_bytes
         self._plan, self._pools, self._table = plan, pools, table
         self._tiles = self._plan_tiles(mirror, max_len)
+        self.places = self._places_of() if in_place and pools.geometry.window else None
 
     def rope(self, ratio: int) -> RopeTable:
         """See `AttentionContext`."""
@@ -141,6 +146,26 @@ class RowContext:
         if entries is not None:
             scatter_rows(buffer, self._entry_slots(layer), storage.pack_index(entries))
         return storage.index_keys(buffer, self._pools.geometry.layers[layer])
+
+    def _places_of(self) -> CachePlaces:
+        geometry, plan = self._pools.geometry, self._plan
+        overlapping = {layer.ratio for layer in geometry.layers if layer.overlap}
+        ends = {
+            ratio: BlockEnds(
+                ratio=ratio,
+                ring_len=geometry.ring_len(ratio),
+                positions=plan.positions,
+                before=plan.before,
+                rings=entry.rings,
+                snapshots=plan.snapshot_slots if ratio in overlapping else None,
+                ends=entry.ends,
+                slots=entry.slots,
+                rope=entry.rope,
+                by_rows=True,
+            )
+            for ratio, entry in plan.entries.items()
+        }
+        return CachePlaces(self._pools, plan.window_slots, ends)
 
     def _store_kv(self, layer: int, base: int, slots: Tensor, rows: Tensor) -> Keys:
         storage, buffer = self._pools.storage, self._pools.kv[layer]

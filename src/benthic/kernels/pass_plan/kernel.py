@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from benthic.kernels.pass_plan.layout import REAL, RELAYED, Column, PlanBuffers
+from benthic.kernels.pass_plan.layout import ENTRY_PARTS, REAL, RELAYED, ROW_PARTS, Column, PlanBuffers
 
 _COLUMNS = tl.constexpr(len(Column))
 _TOKEN, _POSITION = tl.constexpr(int(Column.TOKEN)), tl.constexpr(int(Column.POSITION))
@@ -41,9 +41,11 @@ def _store_entry(
     tl.store(out, tl.where(is_done, page_id * a_page + block % a_page, -1))
     tl.store(out + capacity, tl.where(is_real, request_row * ring + position % ring, -1))
     tl.store(out + 2 * capacity, first)
+    tl.store(out + 3 * capacity, tl.where(is_real, request_row * ring, -1))
+    tl.store(out + 4 * capacity, tl.where(is_done, row, -1))
     source = tl.arange(0, lanes)
     needed = tl.maximum(first - reach + source, 0)
-    sources = words + (part + 3) * capacity + row * (ratio + reach) + source
+    sources = words + (part + 5) * capacity + row * (ratio + reach) + source
     tl.store(sources, request_row * ring + needed % ring, mask=source < ratio + reach)
     tl.store(flags_out + number * capacity + row, (first == 0).to(tl.uint8))
 
@@ -75,6 +77,7 @@ def _plan(
     tl.store(words + 4 * capacity + row, tl.where(has_window, window_id * page + place, -1))
     tl.store(words + 5 * capacity + row, tl.where(keeps, window_id * snapshot_rows + before, -1))
     tl.store(words + 6 * capacity + row, tl.where(has_page, page_id * page + place, -1))
+    tl.store(words + 7 * capacity + row, tl.load(own + _OFFSET))
     for table in tl.static_range(num_tables):
         _store_turns(floats, table, row, position, frequencies + table * pairs, amplitude, capacity, pairs, width)
     for number in tl.static_range(len(ratios)):
@@ -107,11 +110,11 @@ def plan_rows_triton(
 ) -> None:
     """See `plan_rows`."""
     shape = out.shape
-    ratios, part = [], 7
+    ratios, part = [], ROW_PARTS
     for ratio in shape.compressed:
         lanes = triton.next_power_of_2(ratio.num_sources)
         ratios.append((ratio.ratio, ratio.reach, ratio.ring_len, ratio.table, part, lanes))
-        part += 3 + ratio.num_sources
+        part += ENTRY_PARTS + ratio.num_sources
     _plan[(len(given),)](
         given, newest, windows, pages, frequencies, out.words, out.floats, out.flags, shape.amplitude,
         windows.shape[1], page=shape.page_size, snapshot_rows=shape.snapshot_rows, ratios=tuple(ratios),

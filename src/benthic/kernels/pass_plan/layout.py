@@ -20,6 +20,9 @@ from benthic.kernels.rope import RopeTable
 REAL, RELAYED = 1, 2
 """Bits of Column.FLAGS: the row is no dummy; its token is the newest one of its request row, not the given one."""
 
+ROW_PARTS, ENTRY_PARTS = 8, 5
+"""Numbers of a row, and of its block in a compressed ratio besides the sources."""
+
 ROW_UNIT = 64
 """Buffers are made for a multiple of so many rows: parts then start at addresses that any kernel may load from."""
 
@@ -93,12 +96,15 @@ class EntryPlan:
 
     `slots` int64 [R]: the entry's slot, -1 where the row is not the block's last or is a dummy. `first_tokens` int64
     [R], `sources` int64 [R, S] in the rings of all request rows, `is_first` bool [R, 1, 1]: the block has none before
-    it. `ring_slots` int64 [R]: where the row's own raw row goes, -1 for dummies. `rope`: at the first tokens.
+    it. `ring_slots` int64 [R]: where the row's own raw row goes, -1 for dummies; `rings` int64 [R]: the first slot of
+    its ring, likewise. `ends` int64 [R]: the row itself where a block ends in it, else -1. `rope`: at the first tokens.
     """
 
     slots: Tensor
     ring_slots: Tensor
     first_tokens: Tensor
+    rings: Tensor
+    ends: Tensor
     sources: Tensor
     is_first: Tensor
     rope: RopeTable
@@ -109,7 +115,8 @@ class RowPlan:
     """The plan of R rows; a slot of -1 says that nothing is written.
 
     int64 [R]: `token_ids`, `positions`, `next_positions` (of the tokens drawn from the rows), `request_rows`,
-    `window_slots`, `snapshot_slots`. `token_slots`: of the entries of one token each, where a ratio is 1.
+    `window_slots`, `snapshot_slots`, `before` (rows of the same sequence before it in the pass). `token_slots`: of the
+    entries of one token each, where a ratio is 1.
     `entries[ratio]`: of the layers with a compressor. `ropes[table]`: rotations of the rows.
     """
 
@@ -120,6 +127,7 @@ class RowPlan:
     window_slots: Tensor
     snapshot_slots: Tensor
     token_slots: Tensor
+    before: Tensor
     entries: dict[int, EntryPlan]
     ropes: tuple[RopeTable, ...]
 
@@ -127,15 +135,15 @@ class RowPlan:
 class PlanBuffers:
     """Memory for plans of up to `capacity` rows.
 
-    `words` int64: seven parts of [capacity] (`RowPlan`'s), then for each compressed ratio three of [capacity] (slots,
-    ring slots, first tokens) and its sources [capacity, S]. `floats` float32: cosines and sines [capacity, pairs] of
+    `words` int64: the parts of [capacity] of `RowPlan`, then for each compressed ratio those of `EntryPlan` and its
+    sources [capacity, S]. `floats` float32: cosines and sines [capacity, pairs] of
     every table, then of every compressed ratio. `flags` uint8 [capacity] of every compressed ratio.
     """
 
     def __init__(self, shape: PlanShape, num_rows: int, device: torch.device) -> None:
         self.shape, self.capacity = shape, -(-num_rows // ROW_UNIT) * ROW_UNIT
         compressed = shape.compressed
-        parts = 7 + sum(3 + ratio.num_sources for ratio in compressed)
+        parts = ROW_PARTS + sum(ENTRY_PARTS + ratio.num_sources for ratio in compressed)
         tables = shape.num_tables + len(compressed)
         self.words = torch.zeros(parts * self.capacity, dtype=torch.int64, device=device)
         self.floats = torch.zeros(tables * 2 * self.capacity * shape.num_pairs, device=device)
@@ -146,14 +154,23 @@ class PlanBuffers:
         assert num_rows <= self.capacity, (num_rows, self.capacity)
         words = iter(self._words(num_rows))
         turns = iter(self._turns(num_rows))
-        token_ids, positions, next_positions, request_rows, *slots = (next(words) for _ in range(7))
-        window_slots, snapshot_slots, token_slots = slots
+        token_ids, positions, next_positions, request_rows, *slots = (next(words) for _ in range(ROW_PARTS))
+        window_slots, snapshot_slots, token_slots, before = slots
         ropes = tuple(next(turns) for _ in range(self.shape.num_tables))
         entries = {}
         for number, ratio in enumerate(self.shape.compressed):
-            own_slots, ring_slots, first_tokens, sources = (next(words) for _ in range(4))
+            own_slots, ring_slots, first_tokens, rings, ends = (next(words) for _ in range(ENTRY_PARTS))
             first = self.flags[number * self.capacity :][:num_rows].view(torch.bool)[:, None, None]
-            entries[ratio.ratio] = EntryPlan(own_slots, ring_slots, first_tokens, sources, first, next(turns))
+            entries[ratio.ratio] = EntryPlan(
+                slots=own_slots,
+                ring_slots=ring_slots,
+                first_tokens=first_tokens,
+                rings=rings,
+                ends=ends,
+                sources=next(words),
+                is_first=first,
+                rope=next(turns),
+            )
         return RowPlan(
             token_ids=token_ids,
             positions=positions,
@@ -162,14 +179,15 @@ class PlanBuffers:
             window_slots=window_slots,
             snapshot_slots=snapshot_slots,
             token_slots=token_slots,
+            before=before,
             entries=entries,
             ropes=ropes,
         )
 
     def _words(self, num_rows: int) -> Iterator[Tensor]:
-        widths = [1] * 7
+        widths = [1] * ROW_PARTS
         for ratio in self.shape.compressed:
-            widths += [1, 1, 1, ratio.num_sources]
+            widths += [1] * ENTRY_PARTS + [ratio.num_sources]
         start = 0
         for width in widths:
             part = self.words[start * self.capacity : (start + width) * self.capacity]

@@ -26,6 +26,7 @@ def plan_rows_ref(
     keeps = has_window & (before >= 0) & (shape.snapshot_rows > 0)
     plan.snapshot_slots.copy_(torch.where(keeps, window_id * shape.snapshot_rows + before, -1))
     plan.token_slots.copy_(torch.where(has_page, page_id * shape.page_size + place, -1))
+    plan.before.copy_(given[:, Column.OFFSET])
     for table, rope in enumerate(plan.ropes):
         _turn(rope, position, frequencies[table], shape.amplitude)
     for ratio in shape.compressed:
@@ -34,9 +35,7 @@ def plan_rows_ref(
         _turn(entry.rope, entry.first_tokens, frequencies[ratio.table], shape.amplitude)
 
 
-def settle_rows_ref(
-    given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, ends: Tensor, out: Tensor
-) -> None:
+def settle_rows_ref(given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Tensor, ends: Tensor, out: Tensor) -> None:
     """See `settle_rows`. Only for the CPU: it looks at every row."""
     out[:, 0], out[:, 1] = drawn, is_finite
     is_run = False
@@ -58,6 +57,8 @@ def _plan_entry(
     entry.slots.copy_(torch.where(is_done, page_id * a_page + block % a_page, -1))
     entry.ring_slots.copy_(torch.where(is_real, row * shape.ring_len + position % shape.ring_len, -1))
     entry.first_tokens.copy_(first)
+    entry.rings.copy_(torch.where(is_real, row * shape.ring_len, -1))
+    entry.ends.copy_(torch.where(is_done, torch.arange(len(row), device=row.device), -1))
     # Before the first block lies nothing: any row stands in, the compressor masks it.
     needed = (first[:, None] + torch.arange(-shape.reach, shape.ratio, device=first.device)).clamp(min=0)
     entry.sources.copy_(row[:, None] * shape.ring_len + needed % shape.ring_len)
