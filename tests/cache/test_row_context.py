@@ -75,7 +75,9 @@ class World:
         newest = torch.arange(100, 106)
         plan_rows(given, newest, mirror.windows, mirror.pages, self.row_tables.frequencies, buffers)
         plan = buffers.head(len(given))
-        context = RowContext(plan, self.pools, mirror, self.row_tables.table, MAX_LEN, workspace_bytes=1 << 20, in_place=True)
+        context = RowContext(
+            plan, self.pools, mirror, self.row_tables.table, MAX_LEN, workspace_bytes=1 << 20, in_place=True
+        )
         return context, buffers, given
 
 
