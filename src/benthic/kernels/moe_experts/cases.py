@@ -25,13 +25,13 @@ def fp4(
         exponent += runs.repeat_interleave(4, -1)[..., : groups[2]]
     elif span == "wide runs":
         exponent -= 14 * (torch.rand(groups, device=device) < 0.3).long()
-    base = 118 - inputs.bit_length() // 2
+    base = 120 - inputs.bit_length() // 2
     return codes, (exponent + base).to(torch.uint8)
 
 
 def rows(num_rows: int, size: int, device: torch.device | str = "cpu") -> QuantizedRows:
     """FP8 rows of very different magnitudes."""
-    x = torch.randn(num_rows, size, device=device) * torch.logspace(-2, 1, max(num_rows, 1), device=device)[:, None]
+    x = torch.randn(num_rows, size, device=device) * torch.logspace(0, 1, max(num_rows, 1), device=device)[:, None]
     return quantize_rows(x)
 
 

@@ -1,14 +1,16 @@
 """The door of moe_experts."""
 
 import math
+from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl
+from benthic.kernels.choice import Impl, uses_cuda_kernel, uses_triton_kernel
 from benthic.kernels.moe_experts.reference import Experts, routed_experts_ref
-from benthic.kernels.moe_experts.weights import RUN
+from benthic.kernels.moe_experts.weights import RUN, Fp4Experts
 from benthic.kernels.moe_route import ExpertRows
 from benthic.kernels.quantize import QuantizedRows
 
@@ -43,8 +45,9 @@ def routed_experts(
     Raises:
         KernelInputError: shapes do not fit.
 
-    The CUDA kernel takes FP4 experts in a streamed form, hence D a multiple of 256 and F of 256; others take the
-    reference. Nothing is read by the host on the kernel's way, so it can be captured in a CUDA graph.
+    On CUDA FP4 experts in a streamed form, hence D and F multiples of 256, take the CUDA C++ kernels on a Hopper GPU
+    where nvcc is. All other matrices take slower Triton kernels, whose bits differ. Neither lets the host read
+    anything, so both can be captured in a CUDA graph. The reference runs elsewhere.
 
     Source: model.md 2.8. The same row has the same bits in any batch: every sum runs in one order, settled by shapes.
     """
@@ -52,7 +55,32 @@ def routed_experts(
     limit = math.inf if limit is None else limit
     if not x.data.shape[0]:
         return torch.zeros(x.data.shape, dtype=out_dtype, device=x.data.device)
+    if _takes_cuda(impl, x, w13, w2):
+        return _cuda()(x, routing, w13, w2, limit, shared, out_dtype)
+    if impl != "cuda" and uses_triton_kernel(impl, x.data):
+        return _triton()(x, routing, w13, w2, limit, shared, out_dtype)
     return routed_experts_ref(x, routing, w13, w2, limit, shared, out_dtype)
+
+
+def _takes_cuda(impl: Impl, x: QuantizedRows, w13: Experts, w2: Experts) -> bool:
+    streamed = all(isinstance(one, Fp4Experts) and one.form != "plain" for one in (w13, w2))
+    if impl == "cuda" and not streamed:
+        raise KernelInputError("impl='cuda' takes FP4 experts in a streamed form only; use 'auto' or 'reference'")
+    return streamed and impl == "cuda" and uses_cuda_kernel(impl, x.data)
+
+
+@cache
+def _cuda() -> Callable[..., Tensor]:
+    from benthic.kernels.moe_experts.cuda import routed_experts_cuda
+
+    return routed_experts_cuda
+
+
+@cache
+def _triton() -> Callable[..., Tensor]:
+    from benthic.kernels.moe_experts.kernel import routed_experts_triton
+
+    return routed_experts_triton
 
 
 def _check(
