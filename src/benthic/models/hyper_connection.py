@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.hyper_boundary import hyper_boundary
-from benthic.kernels.hyper_connection import hyper_head, hyper_post
+from benthic.kernels.hyper_boundary import hyper_boundary, hyper_exit
+from benthic.kernels.hyper_connection import hyper_post
 from benthic.kernels.precision import wide
 from benthic.models.config import ModelConfig
 from benthic.models.numerics import LayerInput, Numerics
@@ -55,15 +55,15 @@ class HyperSite(nn.Module):
 
 
 class HyperHead(nn.Module):
-    """From streams to one vector, before the final norm (model.md 2.9). Parameters are passed likewise."""
+    """From streams to one vector, and the final norm of it (model.md 2.9). Parameters are passed likewise."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.eps, self.norm_eps = config.hc_eps, config.rms_norm_eps
 
-    def forward(self, streams: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> Tensor:
-        """[R, n, D] -> [R, D]."""
-        return hyper_head(streams, fn, scale, base, self.eps, self.norm_eps)
+    def forward(self, streams: Tensor, gain: Tensor, fn: Tensor, scale: Tensor, base: Tensor) -> Tensor:
+        """[R, n, D] -> [R, D], normed; `gain` is the norm's."""
+        return hyper_exit(None, streams, None, None, fn, scale, base, gain, self.eps, self.norm_eps).hidden
 
 
 def site_parameters(config: ModelConfig) -> tuple[nn.Parameter, nn.Parameter, nn.Parameter]:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from benthic.kernels.linear import by_columns
 from benthic.kernels.moe_route import ExpertRows, GroupLimit, Routing, moe_route, route_rows
 from benthic.kernels.quantize import QuantizedRows
-from benthic.kernels.swiglu import swiglu
+from benthic.kernels.swiglu import swiglu, swiglu_rows
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import Rows
 from benthic.models.experts import Experts, NativeExperts
@@ -97,16 +97,19 @@ class DenseMlp(nn.Module):
         self.w1 = Linear(config.hidden_size, width, numerics)
         self.w2 = Linear(width, config.hidden_size, numerics)
         self.w3 = Linear(config.hidden_size, width, numerics)
-        self.limit = config.swiglu_limit
+        self.limit, self.numerics = config.swiglu_limit, numerics
         self.stack = StackedLinear([self.w1, self.w3])
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, D] -> [R, D]."""
-        return self.w2(swiglu(self.stack(x), self.limit))
+        return self.product(self.numerics.linear_input(x))
 
     def product(self, x: Tensor | QuantizedRows) -> Tensor:
         """The same of an input that is rounded already."""
-        return self.w2(swiglu(self.stack.product(x), self.limit))
+        gate_up, scale = self.stack.product(x), self.numerics.native_scale
+        if scale is None:
+            return self.w2(swiglu(gate_up, self.limit))
+        return self.w2.product(swiglu_rows(gate_up, self.limit, scale))
 
     def freeze(self) -> None:
         """Keeps the stacked weight; call again after weights change."""

@@ -34,7 +34,7 @@ class MTPBlock(Block):
         self.norm = RMSNorm(hidden, config.rms_norm_eps)
         if self.is_mixed:
             self.hc_head_fn, self.hc_head_base, self.hc_head_scale = head_parameters(config)
-        self.head_mix = HyperHead(config) if self.is_mixed else PlainHead()
+        self.head_mix = HyperHead(config) if self.is_mixed else PlainHead(config.rms_norm_eps)
 
     def draft(self, streams: Tensor, embedded: Tensor, context: AttentionContext, trace: Trace | None) -> Tensor:
         """Streams X_t [R, n, D] and embedding of token t+1 [R, D] -> the block's streams [R, n, D]."""
@@ -49,4 +49,4 @@ class MTPBlock(Block):
     def hidden(self, streams: Tensor) -> Tensor:
         """[R, n, D] -> [R, D], ready for the shared head."""
         mixing = (self.hc_head_fn, self.hc_head_scale, self.hc_head_base) if self.is_mixed else ()
-        return self.norm(self.head_mix(streams, *mixing))
+        return self.head_mix(streams, self.norm.weight, *mixing)

@@ -79,8 +79,12 @@ class PlainSite(nn.Module):
 
 
 class PlainHead(nn.Module):
-    """From the stream to the final norm's input."""
+    """From the stream to the output head: the final norm."""
 
-    def forward(self, streams: Tensor) -> Tensor:
-        """[R, 1, D] -> [R, D]."""
-        return streams[:, 0]
+    def __init__(self, norm_eps: float) -> None:
+        super().__init__()
+        self.norm_eps = norm_eps
+
+    def forward(self, streams: Tensor, gain: Tensor) -> Tensor:
+        """[R, 1, D] -> [R, D]; `gain` is the norm's."""
+        return rms_norm(streams[:, 0], gain, self.norm_eps)

@@ -60,7 +60,7 @@ class Transformer(nn.Module):
             MTPBlock(config, config.num_hidden_layers + depth, spec, self.numerics, min_rows)
             for depth, spec in enumerate(config.mtp_layers)
         )
-        self.head_mix = HyperHead(config) if self.is_mixed else PlainHead()
+        self.head_mix = HyperHead(config) if self.is_mixed else PlainHead(config.rms_norm_eps)
 
     @property
     def _last_block(self) -> Block:
@@ -97,7 +97,7 @@ class Transformer(nn.Module):
     def hidden(self, streams: Tensor) -> Tensor:
         """[R, n, D] -> [R, D]: what the streams mix to, and the final norm."""
         mixing = (self.hc_head_fn, self.hc_head_scale, self.hc_head_base) if self.is_mixed else ()
-        return self.norm(self.head_mix(streams, *mixing))
+        return self.head_mix(streams, self.norm.weight, *mixing)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, D] -> fp32 [R, V]."""

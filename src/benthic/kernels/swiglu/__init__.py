@@ -1,5 +1,5 @@
 """The clamped SwiGLU activation of experts."""
 
-from benthic.kernels.swiglu.op import swiglu
+from benthic.kernels.swiglu.op import swiglu, swiglu_rows
 
-__all__ = ["swiglu"]
+__all__ = ["swiglu", "swiglu_rows"]

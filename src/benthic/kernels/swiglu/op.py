@@ -1,4 +1,4 @@
-"""The door of swiglu."""
+"""The doors of swiglu: the activation, and the activation rounded for a native product."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,10 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.formats import ScaleFormat
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.quantize import QuantizedRows, quantize_rows
+from benthic.kernels.quantize.rows import GROUP
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.swiglu.reference import swiglu_ref
 
@@ -48,6 +51,33 @@ def swiglu(
     if not uses_cpu_kernel(impl, gate_up):
         return swiglu_ref(gate_up, weights, limit, dtype)
     return with_reference_gradient(_cpu(), swiglu_ref, (gate_up, weights), limit, dtype)
+
+
+@torch.no_grad()
+def swiglu_rows(
+    gate_up: Tensor, limit: float | None, scale: ScaleFormat = "ue8m0", *, impl: Impl = "auto"
+) -> QuantizedRows:
+    """`swiglu` without weights, and the FP8 rounding of its result in groups of 128; one launch on CUDA.
+
+    Args:
+        gate_up: [N, 2F], F a multiple of 128; limit: see `swiglu`.
+        scale: see `quantize_rows`.
+
+    Returns:
+        `quantize_rows(swiglu(gate_up, limit))`: rounded to the dtype of `gate_up` in between. No gradient.
+    """
+    width = gate_up.shape[1] // 2
+    if gate_up.dim() == 2 and width % GROUP == 0 and uses_triton_kernel(impl, gate_up):
+        contiguous = gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()
+        return _triton()(contiguous, math.inf if limit is None else limit, scale)
+    return quantize_rows(swiglu(gate_up, limit, impl=impl), scale)
+
+
+@cache
+def _triton() -> Callable[..., QuantizedRows]:
+    from benthic.kernels.swiglu.kernel import swiglu_rows_cuda
+
+    return swiglu_rows_cuda
 
 
 @cache

@@ -90,10 +90,11 @@ class HybridAttention(nn.Module):
             self.attn_sink,
             self.scale,
             picks,
+            inverse_rope=rope,
             min_rows=self.min_rows,
             workspace_bytes=context.workspace_bytes,
         )
-        return self._output(apply_rope(out, rope, inverse=True))
+        return self._output(out)
 
     def _latent_and_window(self, product: Tensor, context: AttentionContext) -> tuple[Tensor | QuantizedRows, Keys]:
         """The query latent as its products see it, and the kv buffer with this pass's rows in it."""
