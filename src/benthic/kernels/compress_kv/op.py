@@ -6,10 +6,13 @@ from functools import cache
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.compress_kv.blocks import CompletedBlocks
 from benthic.kernels.compress_kv.reference import compress_kv_ref
 from benthic.kernels.reference_gradient import with_reference_gradient
+
+ROWS_AT_ONCE = 8
+"""Rows that the kernel on CUDA adds together; it takes blocks of whole eights."""
 
 
 def compress_kv(raw: Tensor, ape: Tensor, blocks: CompletedBlocks, *, impl: Impl = "auto") -> Tensor:
@@ -30,10 +33,21 @@ def compress_kv(raw: Tensor, ape: Tensor, blocks: CompletedBlocks, *, impl: Impl
             f"for ratio {blocks.ratio} they must be ({blocks.ratio}, w) and 2*w"
         )
     dim = width // 2 if ratio == 4 else width
-    if not uses_cpu_kernel(impl, raw):
+    if uses_triton_kernel(impl, raw) and raw.dtype.itemsize <= 4 and blocks.sources.shape[1] % ROWS_AT_ONCE == 0:
+        kernel = _triton()
+    elif uses_cpu_kernel(impl, raw):
+        kernel = _cpu()
+    else:
         return compress_kv_ref(raw, ape, blocks.sources, blocks.first, dim)
-    pooled: Tensor = with_reference_gradient(_cpu(), compress_kv_ref, (raw, ape), blocks.sources, blocks.first, dim)
+    pooled: Tensor = with_reference_gradient(kernel, compress_kv_ref, (raw, ape), blocks.sources, blocks.first, dim)
     return pooled
+
+
+@cache
+def _triton() -> Callable[..., Tensor]:
+    from benthic.kernels.compress_kv.kernel import compress_kv_triton
+
+    return compress_kv_triton
 
 
 @cache

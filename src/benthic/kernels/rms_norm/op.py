@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.rms_norm.reference import rms_norm_ref
 
@@ -32,9 +32,18 @@ def rms_norm(x: Tensor, gain: Tensor | None, eps: float, *, impl: Impl = "auto")
         raise KernelInputError(
             f"gain has shape {tuple(gain.shape)}; x has {tuple(x.shape)}, so it must be [{x.shape[-1]}]"
         )
+    if uses_triton_kernel(impl, x):
+        return with_reference_gradient(_triton(), rms_norm_ref, (x, gain), eps)
     if not uses_cpu_kernel(impl, x):
         return rms_norm_ref(x, gain, eps)
     return with_reference_gradient(_cpu(), rms_norm_ref, (x, gain), eps)
+
+
+@cache
+def _triton() -> Callable[..., Any]:
+    from benthic.kernels.rms_norm.kernel import rms_norm_triton
+
+    return rms_norm_triton
 
 
 @cache

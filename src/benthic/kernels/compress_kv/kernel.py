@@ -1,0 +1,76 @@
+"""Pooling of a block's raw rows on CUDA: eight rows at a time, in order, under a running maximum.
+
+Sums over eight rows are halved again and again, so no layout matters. Other kernels take `add_rows` for rows that they
+hold, and have the bits of this operation, if they too are compiled without fused multiply-adds.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from benthic.kernels.precision import wide
+
+_WIDEST = 512
+
+
+@triton.jit
+def _sum_of_rows(x, width: tl.constexpr):
+    x = tl.sum(tl.reshape(x, (2, 4, width)), 0)
+    x = tl.sum(tl.reshape(x, (2, 2, width)), 0)
+    return tl.sum(x, 0)
+
+
+@triton.jit
+def add_rows(value, gate, top, total, mixed, width: tl.constexpr):
+    """The running maximum, weight and weighted sum [width] after eight more rows of values and gates [8, width]."""
+    higher = tl.maximum(top, tl.max(gate, 0))
+    fade = tl.exp(top - higher)
+    weight = tl.exp(gate - higher[None, :])
+    total = total * fade + _sum_of_rows(weight, width)
+    mixed = mixed * fade + _sum_of_rows(weight * value, width)
+    return higher, total, mixed
+
+
+@triton.jit
+def _compress(
+    raw, ape, sources, first, pooled, raw_step, sources_step, dim,
+    ratio: tl.constexpr, overlaps: tl.constexpr, has_first: tl.constexpr, width: tl.constexpr,
+):  # fmt: skip
+    block = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * width + tl.arange(0, width)
+    reach: tl.constexpr = 2 * ratio if overlaps else ratio
+    inside = (column < dim)[None, :]
+    series = 2 * dim if overlaps else dim
+    is_first = tl.load(first + block) if has_first else False
+    top = tl.full((width,), float("-inf"), tl.float32)
+    total, mixed = tl.zeros((width,), tl.float32), tl.zeros((width,), tl.float32)
+    for run in range(reach // 8):
+        number = run * 8 + tl.arange(0, 8)
+        # Overlap: the predecessor's first series, then the own block's second.
+        shift = tl.where(number >= ratio, dim, 0) if overlaps else tl.zeros_like(number)
+        place = shift[:, None] + column[None, :]
+        row = raw + tl.load(sources + block * sources_step + number)[:, None] * raw_step + place
+        value = tl.load(row, mask=inside, other=0.0)
+        bias = tl.load(ape + (number % ratio)[:, None] * series + place, mask=inside, other=0.0)
+        gate = tl.load(row + series, mask=inside, other=0.0) + bias
+        if has_first:
+            absent = (is_first & (number < ratio))[:, None]
+            gate, value = tl.where(absent, float("-inf"), gate), tl.where(absent, 0.0, value)
+        top, total, mixed = add_rows(value, gate, top, total, mixed, width)
+    tl.store(pooled + block * dim + column, mixed / total, mask=column < dim)
+
+
+def compress_kv_triton(raw: Tensor, ape: Tensor, sources: Tensor, first: Tensor | None, dim: int) -> Tensor:
+    """See `compress_kv`; arguments as `compress_kv_ref`, at most float32."""
+    raw = wide(raw) if raw.stride(1) == 1 else wide(raw).contiguous()
+    (blocks, reach), ratio = sources.shape, ape.shape[0]
+    pooled = torch.empty((blocks, dim), dtype=torch.float32, device=raw.device)
+    if blocks:
+        width = min(_WIDEST, triton.next_power_of_2(dim))
+        _compress[(blocks, triton.cdiv(dim, width))](
+            raw, ape.to(torch.float32).contiguous(), sources.contiguous(),
+            sources if first is None else first.reshape(-1), pooled, raw.stride(0), reach, dim,
+            ratio, reach > ratio, first is not None, width, num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+    return pooled
