@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benthic.kernels.cross_entropy.reference import RankedLogprobs
 
-_BLOCK, _WARPS = 4096, 16
+_BLOCK, _WARPS = 8192, 16
 _LOWEST = tl.constexpr(-(2**63))
 
 

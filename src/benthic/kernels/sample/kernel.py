@@ -1,8 +1,9 @@
 """Sampling on CUDA: one launch, a program a row, the integers of the reference.
 
-A row whose choice is cut (top-k, top-p, min-p) is not sorted. Tokens near the best are listed, more of them until
-what may be kept is among them, and the last kept one is found by bisection of keys: a logit's bits in rising order,
-then the lower id. Counts and masses are sums of integers, so how they are shared out cannot show.
+A row whose choice is cut (top-k, top-p, min-p) is not sorted. A histogram of logits says how far below the best what
+may be kept can lie; tokens above that are listed, and their keys (a logit's bits in rising order, then the lower id)
+are sorted, or bisected where they are many. Counts and masses are sums of integers, so how they are shared out, and
+in which order tokens are listed, cannot show.
 """
 
 import torch
@@ -13,12 +14,11 @@ from torch import Tensor
 from benthic.kernels.sample.random_numbers import FIRST, GOLDEN, SECOND
 from benthic.kernels.sample.reference import Cuts
 
-_BLOCK, _WARPS = 4096, 16
-_BLOCKS_A_CHUNK = 4
-# The reference's whole weight, 2^40, and how much further down each try lists tokens: a factor of 2^7.
+_BLOCK, _WARPS, _SORTED = 8192, 16, 2048
 _ONE = tl.constexpr(2.0**40)
-_TRY = tl.constexpr(4.852030263919617)
-_TRIES = tl.constexpr(6)
+"""The reference's whole weight."""
+# Bins of the histogram: an eighth of a natural unit each, at the row's temperature; the last holds all the rest.
+_BINS, _BINS_A_UNIT = tl.constexpr(256), tl.constexpr(8.0)
 _FIRST, _SECOND, _GOLDEN = tl.constexpr(FIRST), tl.constexpr(SECOND), tl.constexpr(GOLDEN)
 _LOWEST = tl.constexpr(-(2**63))
 
@@ -48,6 +48,13 @@ def key_of(logit, token, size, id_bits: tl.constexpr):
 
 
 @triton.jit
+def _logit_of(key, id_bits: tl.constexpr):
+    """The logit that a key was made of; both zeros alike."""
+    rank = (key >> id_bits).to(tl.int32)
+    return tl.where(rank < 0, rank ^ 0x7FFFFFFF, rank).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def _weight(logit, top, heat):
     """`integer_weights`; 2^40 is a power of two, so scaling by it is exact."""
     share = tl.exp(tl.div_rn(logit - top, tl.full(logit.shape, 1.0, tl.float32) * heat))
@@ -71,19 +78,72 @@ def _best(own, size, block: tl.constexpr):
 
 
 @triton.jit
-def _list_near(own, tokens, size, top, heat, floor, block: tl.constexpr):
-    """Lists tokens whose logit is at least `floor`, lane by lane; (length of each lane's list, count, mass)."""
-    lane = tl.arange(0, block)
-    length = tl.zeros((block,), tl.int32)
-    mass = tl.zeros((block,), tl.int64)
+def _bin(logit, top, heat):
+    """int32 that falls with the logit, 0 for the best; NaN and -inf are in the last bin."""
+    distance = tl.div_rn(top - logit, tl.full(logit.shape, 1.0, tl.float32) * heat) * _BINS_A_UNIT
+    return tl.where(distance < _BINS - 1, distance, _BINS - 1).to(tl.int32)
+
+
+@triton.jit
+def _last_bin(own, size, top, heat, limit, has_limit, top_p, block: tl.constexpr):
+    """(bin that bounds what may be kept, how many tokens are up to it, mass of all tokens)."""
+    lane, number = tl.arange(0, block), tl.arange(0, _BINS)
+    counts, mass = tl.zeros((_BINS,), tl.int32), tl.zeros((block,), tl.int64)
+    for start in range(0, size, block):
+        token = start + lane
+        inside = token < size
+        logit = tl.load(own + token, mask=inside, other=float("-inf"))
+        counts += tl.histogram(_bin(logit, top, heat), _BINS, mask=inside)
+        mass += tl.where(inside, _weight(logit, top, heat), 0)
+    total = tl.sum(mass, 0)
+    up_to = tl.cumsum(counts, 0)
+    # A bin's tokens weigh at least as its far edge does; a little less, for the rounding of this estimate.
+    least = tl.cumsum(counts.to(tl.float32) * tl.exp(-(number + 1).to(tl.float32) / _BINS_A_UNIT), 0) * (0.999 * _ONE)
+    is_enough = (up_to >= limit) | ((not has_limit) & (least >= top_p * total.to(tl.float32)))
+    last = tl.min(tl.where(is_enough, number, _BINS - 1), 0)
+    return last, tl.sum(tl.where(number <= last, counts, 0), 0), total
+
+
+@triton.jit
+def _sorted_cutoff(
+    own, keys, counter, size, top, heat, last, count, limit, has_limit, total, top_p,
+    id_bits: tl.constexpr, block: tl.constexpr, room: tl.constexpr,
+):  # fmt: skip
+    """The key of the last token that is kept, by sorting the few that may be."""
+    lane, rank = tl.arange(0, block), tl.arange(0, room)
+    tl.store(counter, 0)
+    tl.debug_barrier()
     for start in range(0, size, block):
         token = start + lane
         logit = tl.load(own + token, mask=token < size, other=float("-inf"))
-        is_near = (token < size) & (logit >= floor)
+        is_near = (token < size) & (_bin(logit, top, heat) <= last)
+        place = tl.atomic_add(counter + tl.zeros((block,), tl.int32), 1, mask=is_near)
+        tl.store(keys + place, key_of(logit, token, size, id_bits), mask=is_near)
+    tl.debug_barrier()
+    best_first = tl.sort(tl.load(keys + rank, mask=rank < count, other=_LOWEST), descending=True)
+    is_ranked = rank < tl.minimum(count, limit)
+    weight = tl.where(is_ranked, _weight(_logit_of(best_first, id_bits), top, heat), 0)
+    if has_limit:
+        total = tl.sum(weight, 0)
+    before = tl.cumsum(weight, 0) - weight
+    wanted = top_p.to(tl.float64) * total.to(tl.float64)
+    is_kept = is_ranked & ((before.to(tl.float64) < wanted) | (rank == 0))
+    return tl.min(tl.where(is_kept, best_first, 0x7FFFFFFFFFFFFFFF), 0)
+
+
+@triton.jit
+def _list_near(own, tokens, size, top, heat, last, block: tl.constexpr):
+    """Lists tokens up to bin `last`, lane by lane; returns the length of each lane's list."""
+    lane = tl.arange(0, block)
+    length = tl.zeros((block,), tl.int32)
+    for start in range(0, size, block):
+        token = start + lane
+        logit = tl.load(own + token, mask=token < size, other=float("-inf"))
+        is_near = (token < size) & (_bin(logit, top, heat) <= last)
         tl.store(tokens + length * block + lane, token, mask=is_near)
-        mass += tl.where(is_near, _weight(logit, top, heat), 0)
         length += is_near.to(tl.int32)
-    return length, tl.sum(length, 0), tl.sum(mass, 0)
+    tl.debug_barrier()
+    return length
 
 
 @triton.jit
@@ -102,46 +162,53 @@ def _beyond(own, tokens, length, size, top, heat, key, id_bits: tl.constexpr, bl
 
 
 @triton.jit
-def _lowest_kept(own, tokens, size, top, token, heat, top_k, top_p, id_bits: tl.constexpr, block: tl.constexpr):
-    """The key of the last token that top-k and top-p keep."""
-    has_limit = (top_k > 0) & (top_k < size)
-    limit = tl.where(has_limit, top_k, size).to(tl.int32)
-    lane = tl.arange(0, block)
-    whole = tl.zeros((block,), tl.int64)
-    for start in range(0, size, block):
-        place = start + lane
-        logit = tl.load(own + place, mask=place < size, other=float("-inf"))
-        whole += tl.where(place < size, _weight(logit, top, heat), 0)
-    total = tl.sum(whole, 0)
-    wanted = top_p.to(tl.float64) * total.to(tl.float64)
-    floor = top - heat * _TRY
-    length, count, mass = _list_near(own, tokens, size, top, heat, floor, block)
-    tries = 1
-    while (count < limit) & (has_limit | (mass.to(tl.float64) < wanted)) & (tries < _TRIES):
-        tries += 1
-        floor = tl.where(tries < _TRIES, top - heat * _TRY * tries, float("-inf"))
-        length, count, mass = _list_near(own, tokens, size, top, heat, floor, block)
-    tl.debug_barrier()
-    highest, cutoff = key_of(top, token, size, id_bits), key_of(floor, size - 1, size, id_bits)
+def _bisected_cutoff(
+    own, tokens, size, top, token, heat, last, limit, has_limit, total, top_p,
+    id_bits: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """The same where many may be kept: the key is bisected, each half weighed by going through the list."""
+    length = _list_near(own, tokens, size, top, heat, last, block)
+    highest, cutoff = key_of(top, token, size, id_bits), tl.full((), _LOWEST >> 1, tl.int64)
     if has_limit:
-        # The largest key that fewer than `limit` others exceed is too high; the lowest such is the limit-th.
+        # The lowest key that fewer than `limit` others exceed is the limit-th.
         low, high = cutoff, highest
         while low < high:
-            middle = low + (((high - low).to(tl.uint64)) >> 1).to(tl.int64)
+            middle = low + ((high - low) >> 1)
             count, mass = _beyond(own, tokens, length, size, top, heat, middle, id_bits, block)
             is_below = count < limit
             high, low = tl.where(is_below, middle, high), tl.where(is_below, low, middle + 1)
         cutoff = low
         count, total = _beyond(own, tokens, length, size, top, heat, cutoff - 1, id_bits, block)
-        wanted = top_p.to(tl.float64) * total.to(tl.float64)
     if top_p < 1.0:
+        wanted = top_p.to(tl.float64) * total.to(tl.float64)
         low, high = cutoff, highest
         while low < high:
-            middle = low + (((high - low).to(tl.uint64)) >> 1).to(tl.int64)
+            middle = low + ((high - low) >> 1)
             count, mass = _beyond(own, tokens, length, size, top, heat, middle, id_bits, block)
             is_below = mass.to(tl.float64) < wanted
             high, low = tl.where(is_below, middle, high), tl.where(is_below, low, middle + 1)
         cutoff = low
+    return cutoff
+
+
+@triton.jit
+def _lowest_kept(
+    own, tokens, keys, counter, size, top, token, heat, top_k, top_p,
+    id_bits: tl.constexpr, block: tl.constexpr, room: tl.constexpr,
+):  # fmt: skip
+    """The key of the last token that top-k and top-p keep."""
+    has_limit = (top_k > 0) & (top_k < size)
+    limit = tl.where(has_limit, top_k, size).to(tl.int32)
+    last, count, total = _last_bin(own, size, top, heat, limit, has_limit, top_p, block)
+    cutoff = tl.full((), _LOWEST, tl.int64)
+    if count <= room:
+        cutoff = _sorted_cutoff(
+            own, keys, counter, size, top, heat, last, count, limit, has_limit, total, top_p, id_bits, block, room
+        )
+    else:
+        cutoff = _bisected_cutoff(
+            own, tokens, size, top, token, heat, last, limit, has_limit, total, top_p, id_bits, block
+        )
     return cutoff
 
 
@@ -157,8 +224,8 @@ def _kept_weight(own, place, size, top, heat, cutoff, least, has_cuts: tl.conste
 
 @triton.jit
 def _sample(
-    logits, temperature, top_k, top_p, min_p, seeds, positions, tokens, drawn, size, row_step,
-    has_cuts: tl.constexpr, id_bits: tl.constexpr, num_chunks: tl.constexpr, blocks: tl.constexpr, block: tl.constexpr,
+    logits, temperature, top_k, top_p, min_p, seeds, positions, tokens, keys, counters, drawn, size, row_step,
+    has_cuts: tl.constexpr, id_bits: tl.constexpr, num_chunks: tl.constexpr, block: tl.constexpr, room: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     own, heat = logits + row * row_step, tl.load(temperature + row)
@@ -168,51 +235,53 @@ def _sample(
         if has_cuts:
             k, p, m = tl.load(top_k + row), tl.load(top_p + row), tl.load(min_p + row)
             if ((k > 0) & (k < size)) | (p < 1.0):
-                listed = tokens + row * (num_chunks * blocks * block)
-                cutoff = _lowest_kept(own, listed, size, top, token, heat, k, p, id_bits, block)
+                cutoff = _lowest_kept(
+                    own, tokens + row * (num_chunks * block), keys + row * room, counters + row, size, top, token,
+                    heat, k, p, id_bits, block, room
+                )  # fmt: skip
             least = m.to(tl.float64) * _ONE
         lane, number = tl.arange(0, block), tl.arange(0, num_chunks)
         masses = tl.zeros((num_chunks,), tl.int64)
         for chunk in range(0, num_chunks):
-            mass = tl.zeros((block,), tl.int64)
-            for part in range(0, blocks):
-                place = (chunk * blocks + part) * block + lane
-                mass += _kept_weight(own, place, size, top, heat, cutoff, least, has_cuts, id_bits)
-            masses = tl.where(number == chunk, tl.sum(mass, 0), masses)
+            weight = _kept_weight(own, chunk * block + lane, size, top, heat, cutoff, least, has_cuts, id_bits)
+            masses = tl.where(number == chunk, tl.sum(weight, 0), masses)
         total = tl.sum(masses, 0)
         u = uniform_of(tl.load(seeds + row), tl.load(positions + row))
         threshold = tl.minimum((u * total.to(tl.float64)).to(tl.int64), total - 1)
         chunk = tl.minimum(tl.sum((tl.cumsum(masses, 0) <= threshold).to(tl.int32), 0), num_chunks - 1)
         before = tl.sum(tl.where(number < chunk, masses, 0), 0)
+        weight = _kept_weight(own, chunk * block + lane, size, top, heat, cutoff, least, has_cuts, id_bits)
+        token = chunk * block + tl.sum((tl.cumsum(weight, 0) + before <= threshold).to(tl.int32), 0)
         # Where nothing has a weight, as beside NaN, the first token.
-        token = 0
-        for part in range(0, blocks):
-            first = (chunk * blocks + part) * block
-            weight = _kept_weight(own, first + lane, size, top, heat, cutoff, least, has_cuts, id_bits)
-            after = before + tl.sum(weight, 0)
-            if (before <= threshold) & (threshold < after):
-                token = first + tl.sum((tl.cumsum(weight, 0) + before <= threshold).to(tl.int32), 0)
-            before = after
+        token = tl.where(total > 0, tl.minimum(token, size - 1), 0)
     tl.store(drawn + row, token.to(tl.int64))
 
 
 def sample_triton(
-    logits: Tensor, temperature: Tensor, cuts: Cuts | None, seeds: Tensor, positions: Tensor, block: int = _BLOCK
+    logits: Tensor,
+    temperature: Tensor,
+    cuts: Cuts | None,
+    seeds: Tensor,
+    positions: Tensor,
+    block: int = _BLOCK,
+    room: int = _SORTED,
 ) -> Tensor:
-    """See `sample`. `block` is for tests of small vocabularies."""
+    """See `sample`. `block` and `room` (the most keys that are sorted) are for tests of small vocabularies."""
     logits = logits if logits.dtype is torch.float32 and logits.stride(1) == 1 else logits.float().contiguous()
-    rows, size = logits.shape
-    drawn = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    (rows, size), on = logits.shape, logits.device
+    drawn = torch.empty(rows, dtype=torch.int64, device=on)
     if not rows:
         return drawn
-    chunks = triton.next_power_of_2(triton.cdiv(size, block * _BLOCKS_A_CHUNK))
-    tokens = drawn
+    chunks = triton.next_power_of_2(triton.cdiv(size, block))
+    tokens = keys = counters = drawn
     if cuts is not None:
-        room = chunks * _BLOCKS_A_CHUNK * block
-        tokens = torch.empty((rows, room), dtype=torch.int32, device=logits.device)
+        tokens = torch.empty((rows, chunks * block), dtype=torch.int32, device=on)
+        keys = torch.empty((rows, room), dtype=torch.int64, device=on)
+        counters = torch.empty(rows, dtype=torch.int32, device=on)
     top_k, top_p, min_p = (drawn, temperature, temperature) if cuts is None else cuts
     _sample[(rows,)](
-        logits, temperature, top_k, top_p, min_p, seeds, positions, tokens, drawn, size, logits.stride(0),
-        cuts is not None, size.bit_length(), chunks, _BLOCKS_A_CHUNK, block, num_warps=_WARPS if block >= 1024 else 1,
+        logits, temperature, top_k, top_p, min_p, seeds, positions, tokens, keys, counters, drawn, size,
+        logits.stride(0), cuts is not None, size.bit_length(), chunks, block, room,
+        num_warps=_WARPS if block >= 1024 else 1,
     )  # fmt: skip
     return drawn
