@@ -61,7 +61,7 @@ class World:
     def own(self, chunks: list[Chunk], num_dummies: int) -> tuple[RowContext, PlanBuffers, torch.Tensor]:
         given = torch.tensor(
             [
-                [7, chunk.start + place, chunk.sequence, REAL, place, -1, 0, 0, 0, 1]
+                [7, chunk.start + place, chunk.sequence, REAL, place, -1, *[0] * 6, 1]
                 for chunk in chunks
                 for place in range(chunk.length)
             ]

@@ -119,6 +119,16 @@ def drafts_of(engine: Engine) -> list[tuple[tuple[int, ...], ...]]:
     return found
 
 
+@pytest.mark.parametrize("drafter", ["none", "mtp"])
+def test_cuts_are_drawn_by_the_replay_too(small_model: Transformer, drafter: str) -> None:
+    rng, graphs = random.Random(7), CountingGraphs()
+    cuts: list[dict[str, object]] = [{"top_k": 5}, {"top_p": 0.7}, {"min_p": 0.2}, {"top_k": 9, "top_p": 0.5}, {}]
+    requests = [request(f"r{n}", ids(rng, 30), max_tokens=20, temperature=1.2, **own) for n, own in enumerate(cuts)]
+    engine = replaying(small_model, graphs, drafter=drafter)
+    assert_same(each_alone(small_model, requests), serve(engine, requests))
+    assert graphs.num_replayed >= 2 * 19
+
+
 def test_retraction_and_cancelling_between_replays_change_no_answer(small_model: Transformer) -> None:
     rng = random.Random(9)
     requests = [request(f"r{n}", ids(rng, 60), max_tokens=90) for n in range(6)]
@@ -174,9 +184,11 @@ def test_warming_up_captures_every_bucket_once_and_says_so(small_model: Transfor
     graphs, said = CountingGraphs(), list[str]()
     engine = replaying(small_model, graphs)
     engine.warm_up(said.append)
-    assert graphs.num_captured == len(said) == 2 and "2 of 2" in said[-1]
-    serve(engine, [request("r", ids(random.Random(0), 9), max_tokens=5)])
-    assert graphs.num_captured == 2 and graphs.num_replayed >= 4
+    assert len(said) == 2 and "2 of 2" in said[-1]
+    num_captured = graphs.num_captured
+    assert num_captured == 4, "a pass and the drawing with cuts, of two sizes"
+    serve(engine, [request("r", ids(random.Random(0), 9), max_tokens=5, top_k=3)])
+    assert graphs.num_captured == num_captured and graphs.num_replayed >= 8
 
 
 def test_what_is_run_on_trial_leaves_the_cache_as_it_was(small_model: Transformer) -> None:

@@ -63,10 +63,10 @@ def test_rows_scatter_on_cuda_and_leave_the_others(dtype: torch.dtype, width: in
 def test_runs_end_at_the_first_wrong_draft() -> None:
     given = torch.tensor(
         [
-            [0, 9, 3, 1, 0, 5, 0, 0, 0, 2],
-            [5, 10, 3, 1, 1, 6, 0, 0, 0, 2],
-            [6, 11, 3, 1, 2, -1, 0, 0, 0, 2],
-            [8, 4, 1, 1, 0, -1, 0, 0, 1, 2],
+            [0, 9, 3, 1, 0, 5, *[0] * 5, 0, 2],
+            [5, 10, 3, 1, 1, 6, *[0] * 5, 0, 2],
+            [6, 11, 3, 1, 2, -1, *[0] * 5, 0, 2],
+            [8, 4, 1, 1, 0, -1, *[0] * 5, 1, 2],
         ]
     )
     newest, ends = torch.zeros(5, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
@@ -81,7 +81,7 @@ def test_runs_end_at_the_first_wrong_draft() -> None:
 def test_rows_of_other_shapes_are_refused() -> None:
     case = next(plan_cases())
     buffers = PlanBuffers(case.shape, 1, torch.device("cpu"))
-    with pytest.raises(KernelInputError, match=r"int64 \[R, 10\]"):
+    with pytest.raises(KernelInputError, match=r"int64 \[R, 13\]"):
         plan_rows(case.given[:, :7], *case[2:], buffers)
     with pytest.raises(KernelInputError, match="frequencies"):
         plan_rows(*case[1:5], case.frequencies[:, :3], buffers)

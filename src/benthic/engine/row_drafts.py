@@ -8,7 +8,6 @@ the block stores for it lies ahead of them, where the next pass writes. Guesses 
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows
 from benthic.kernels.pass_plan.layout import REAL
 from benthic.kernels.sample import sample
 from benthic.models.context import AttentionContext
-
-Key = TypeVar("Key")
 
 
 class PendingDrafts:
@@ -95,26 +92,34 @@ class RowDrafts:
         depth, bound = max(depths), self._buckets.contexts[-1]
         bucket = self._buckets.find(len(depths), min(length + depth, bound))
         assert bucket is not None, "there are no more sequences than rows"
-        self._replay_of(self._firsts, bucket[0], lambda: self._first(bucket[0]))()
+        self._first_of(bucket[0])()
         for _ in range(depth - 1):
-            self._replay_of(self._nexts, bucket, lambda: self._next(*bucket, mirror))()
+            self._next_of(bucket, mirror)()
         return PendingDrafts(self._drafts[: len(depths), :depth], depths)
 
     def capture(self, bucket: tuple[int, int], mirror: TableMirror) -> None:
         """Records the steps of a bucket."""
         self._given.zero_()
-        self._replay_of(self._firsts, bucket[0], lambda: self._first(bucket[0]))
-        self._replay_of(self._nexts, bucket, lambda: self._next(*bucket, mirror))
+        self._first_of(bucket[0])
+        self._next_of(bucket, mirror)
 
     def forget(self) -> None:
         """See `RowPasses.forget`."""
         self._firsts.clear()
         self._nexts.clear()
 
-    def _replay_of(self, known: dict[Key, Callable[[], None]], key: Key, run: Callable[[], None]) -> Callable[[], None]:
-        if key not in known:
-            known[key] = self._graphs.capture(run)
-        return known[key]
+    def _next_of(self, bucket: tuple[int, int], mirror: TableMirror) -> Callable[[], None]:
+        rows, max_len = bucket
+        if bucket not in self._nexts:
+            plan, table = self._buffers.head(rows), self._row_tables.table
+            context = RowContext(plan, self._pools, mirror, table, max_len, workspace_bytes=self._workspace_bytes)
+            self._nexts[bucket] = self._graphs.capture(lambda: self._next(context, max_len, mirror))
+        return self._nexts[bucket]
+
+    def _first_of(self, rows: int) -> Callable[[], None]:
+        if rows not in self._firsts:
+            self._firsts[rows] = self._graphs.capture(lambda: self._first(rows))
+        return self._firsts[rows]
 
     def _first(self, count: int) -> None:
         """Guesses from what the block made of the pass; the chain's rows then are those of the drawn tokens."""
@@ -128,11 +133,11 @@ class RowDrafts:
         self._step.zero_()
         self._guess_from(count, self._pass_streams.index_select(0, ends), self._buckets.contexts[-1])
 
-    def _next(self, count: int, max_len: int, mirror: TableMirror) -> None:
+    def _next(self, context: RowContext, max_len: int, mirror: TableMirror) -> None:
         """Runs the block one position further and guesses from that."""
-        plan, tables = self._buffers.head(count), self._row_tables
-        plan_rows(self._given[:count], self._newest, mirror.windows, mirror.pages, tables.frequencies, self._buffers)
-        context = RowContext(plan, self._pools, mirror, tables.table, max_len, workspace_bytes=self._workspace_bytes)
+        count = context.rows.num_rows
+        frequencies = self._row_tables.frequencies
+        plan_rows(self._given[:count], self._newest, mirror.windows, mirror.pages, frequencies, self._buffers)
         streams = self._model.mtp_forward(0, self._streams[:count], self._guess[:count], context)
         self._given[:count, Column.TOKEN] = self._guess[:count]
         self._guess_from(count, streams, max_len)

@@ -26,7 +26,7 @@ from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.row_buckets import RowBuckets
 from benthic.engine.row_drafts import PendingDrafts, RowDrafts
-from benthic.engine.sampling import SamplingParams
+from benthic.engine.sampling import Drawing
 from benthic.engine.serving_model import ServingModel
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows, settle_rows
 from benthic.kernels.pass_plan.layout import REAL, RELAYED
@@ -40,8 +40,8 @@ _NO_DRAFT = -1
 class StagedRows:
     """A pass on the host, ready to be sent.
 
-    `given` int64 [bucket rows, len(Column)]; `rows`: whom the N real ones belong to. `is_plain`: the captured drawing
-    is all that they ask for; else they are drawn from the logits once more. `length`: of the longest sequence.
+    `given` int64 [bucket rows, len(Column)]; `rows`: whom the N real ones belong to. `drawing`: the most that any of
+    them asks for. `length`: of the longest sequence.
     """
 
     plan: StepPlan
@@ -49,12 +49,17 @@ class StagedRows:
     given: Tensor
     bucket: tuple[int, int]
     length: int
-    is_plain: bool
+    drawing: Drawing
 
     @property
     def num_rows(self) -> int:
         """Rows of the bucket, dummies included."""
         return self.bucket[0]
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether replays draw the tokens; else somebody has to draw them from the logits, by rules."""
+        return self.drawing != "ruled"
 
 
 class RowPass(NamedTuple):
@@ -112,6 +117,8 @@ class RowPasses:
         self._streams = torch.zeros(most, config.hc_mult, config.hidden_size, dtype=model.dtype, device=device)
         self._ends = torch.zeros(most, dtype=torch.int64, device=device)
         self._replays: dict[tuple[int, int], Callable[[], RowPass]] = {}
+        self._contexts: dict[tuple[int, int], RowContext] = {}
+        self._cuts: dict[tuple[int, int], Callable[[], None]] = {}
         self.drafts = None
         """What drafts after a replayed pass."""
         if drafting is not None:
@@ -133,16 +140,13 @@ class RowPasses:
 
     def stage(self, plan: StepPlan) -> StagedRows | None:
         """The pass on its way to a bucket; None where it is of another kind: it computes prompts, or is too large."""
-        chunks = plan.chunks
-        if not all(_only_samples(chunk) for chunk in chunks):
+        found = _read(plan.chunks)
+        if found is None:
             return None
-        longest = max((chunk.start + chunk.length for chunk in chunks), default=0)
-        bucket = self._buckets.find(plan.num_rows, longest)
-        if bucket is None or not chunks:
+        bucket = self._buckets.find(len(found.rows), found.length)
+        if bucket is None:
             return None
-        rows = tuple(row for chunk in chunks for row in _sampled_rows(chunk))
-        is_plain = all(_is_plain(chunk.sequence.request.params) for chunk in chunks)
-        return StagedRows(plan, rows, _given(chunks, rows, bucket[0]), bucket, longest, is_plain)
+        return StagedRows(plan, found.rows, found.given(bucket[0]), bucket, found.length, found.drawing)
 
     def run(self, staged: StagedRows) -> RowPass:
         """Replays the bucket's graph for these rows; captures it first where that has not been done."""
@@ -150,7 +154,10 @@ class RowPasses:
         if staged.bucket not in self._replays:
             self._capture(staged.bucket)
         self._send(staged.given)
-        return self._replays[staged.bucket]()
+        done = self._replays[staged.bucket]()
+        if staged.drawing == "cut":
+            self._cuts_of(staged.bucket)()
+        return done
 
     def draft(self, staged: StagedRows, depths: Seq[int]) -> PendingDrafts:
         """Guesses ahead after the pass that was just run, as many tokens of each sequence as wanted."""
@@ -163,10 +170,13 @@ class RowPasses:
         for number, (rows, length) in enumerate(missing):
             say(f"capturing passes of {rows} rows, contexts below {length} tokens ({number + 1} of {len(missing)})")
             self._capture((rows, length))
+            self._cuts_of((rows, length))
 
     def forget(self) -> None:
         """Drops what was captured: it names addresses of weights that are not the model's any more."""
         self._replays.clear()
+        self._cuts.clear()
+        self._contexts.clear()
         if self.drafts is not None:
             self.drafts.forget()
 
@@ -185,70 +195,108 @@ class RowPasses:
         self._given.zero_()
         self._given[:, Column.NEXT_DRAFT] = _NO_DRAFT
         mirror = self._pools.device_tables(self._tables)
-        self._replays[bucket] = self._graphs.capture(lambda: self._compute(*bucket, mirror))
+        # Made outside: what in it never changes need not be made again in every replay.
+        context = self._contexts[bucket] = self._context(*bucket, mirror)
+        self._replays[bucket] = self._graphs.capture(lambda: self._compute(context, mirror))
         if self.drafts is not None:
             self.drafts.capture(bucket, mirror)
 
-    def _compute(self, num_rows: int, max_len: int, mirror: TableMirror) -> RowPass:
-        given, plan = self._given[:num_rows], self._buffers.head(num_rows)
-        plan_rows(given, self._newest, mirror.windows, mirror.pages, self._row_tables.frequencies, self._buffers)
-        context = RowContext(
-            plan, self._pools, mirror, self._row_tables.table, max_len, workspace_bytes=self._workspace_bytes
-        )
+    def _context(self, num_rows: int, max_len: int, mirror: TableMirror) -> RowContext:
+        plan, table = self._buffers.head(num_rows), self._row_tables.table
+        return RowContext(plan, self._pools, mirror, table, max_len, workspace_bytes=self._workspace_bytes)
+
+    def _compute(self, context: RowContext, mirror: TableMirror) -> RowPass:
+        num_rows, frequencies = context.rows.num_rows, self._row_tables.frequencies
+        given = self._given[:num_rows]
+        plan_rows(given, self._newest, mirror.windows, mirror.pages, frequencies, self._buffers)
         trace = self._collector.trace()
         streams = self._model(context.rows, context, trace)
         logits = self._model.logits(self._model.hidden(streams))
         least, most = torch.aminmax(logits, dim=-1)
         is_finite = torch.isfinite(least) & torch.isfinite(most)
         logits = torch.where(is_finite[:, None], logits, 0.0)
-        drawn = sample(
-            logits,
-            temperature=given[:, Column.TEMPERATURE : Column.TEMPERATURE + 1].view(torch.float64)[:, 0].float(),
-            top_k=None,
-            top_p=None,
-            min_p=None,
-            seeds=given[:, Column.SEED],
-            positions=plan.next_positions,
-        )
         own = RowPass(self._settled[:num_rows], self._logits[:num_rows], self._streams[:num_rows], context, trace)
-        settle_rows(given, drawn, is_finite, self._newest, self._ends, own.settled)
         own.logits.copy_(logits)
         own.streams.copy_(streams)
-        if self.drafts is not None:
-            self.drafts.observe(streams, drawn, context)
+        self._draw(own, is_finite, cuts=False)
         return own
 
+    def _draw(self, own: RowPass, is_finite: Tensor, *, cuts: bool) -> None:
+        """Draws a token from every row and finds out what follows from it."""
+        given = self._given[: len(own.logits)]
+        drawn = sample(
+            own.logits,
+            temperature=_float(given, Column.TEMPERATURE),
+            top_k=given[:, Column.TOP_K] if cuts else None,
+            top_p=_float(given, Column.TOP_P) if cuts else None,
+            min_p=_float(given, Column.MIN_P) if cuts else None,
+            seeds=given[:, Column.SEED],
+            positions=given[:, Column.POSITION] + 1,
+        )
+        settle_rows(given, drawn, is_finite, self._newest, self._ends, own.settled)
+        if self.drafts is not None:
+            self.drafts.observe(own.streams, drawn, own.context)
 
-def _only_samples(chunk: ScheduledChunk) -> bool:
-    return chunk.samples and chunk.length == 1 + len(chunk.drafts) and chunk.stored_len <= chunk.start
+    def _cuts_of(self, bucket: tuple[int, int]) -> Callable[[], None]:
+        """Draws once more, with cuts, after a replay: ranking all logits is too much for requests that want none."""
+        key = bucket if self.drafts is not None else (bucket[0], self._buckets.contexts[-1])
+        if key not in self._cuts:
+            rows = bucket[0]
+            own = RowPass(self._settled[:rows], self._logits[:rows], self._streams[:rows], self._contexts[bucket], None)
+            self._cuts[key] = self._graphs.capture(lambda: self._draw(own, own.settled[:, 1] != 0, cuts=True))
+        return self._cuts[key]
 
 
-def _is_plain(params: SamplingParams) -> bool:
-    """Whether a token follows from logits, temperature and seed alone."""
-    return not (params.has_rules or params.top_k or params.top_p < 1.0 or params.min_p)
+def _float(given: Tensor, column: Column) -> Tensor:
+    """float32 [R] of a column that holds the bits of float64."""
+    return given[:, column : column + 1].view(torch.float64)[:, 0].float()
 
 
-def _sampled_rows(chunk: ScheduledChunk) -> list[SampledRow]:
-    position, drafts = chunk.start + 1, chunk.drafts
-    return [SampledRow(chunk.sequence, position + count, drafts[:count]) for count in range(len(drafts) + 1)]
+class _Read(NamedTuple):
+    """What a pass's chunks say: whom its rows belong to, and of each row its Columns; floats of each apart."""
+
+    rows: tuple[SampledRow, ...]
+    lines: list[tuple[int, ...]]
+    floats: list[tuple[float, float, float]]
+    length: int
+    drawing: Drawing
+
+    def given(self, num_rows: int) -> Tensor:
+        """int64 [num_rows, len(Column)] on the CPU."""
+        count = len(self.lines)
+        host = np.empty((num_rows, len(Column)), dtype=np.int64)
+        host[:count] = self.lines
+        host[:count, Column.TEMPERATURE : Column.MIN_P + 1] = np.array(self.floats).view(np.int64)
+        if count < num_rows:
+            host[count:] = host[0]
+            host[count:, Column.FLAGS] &= ~REAL
+            host[count:, Column.OFFSET] = 0
+            host[count:, Column.NEXT_DRAFT] = _NO_DRAFT
+        return torch.from_numpy(host)
 
 
-def _given(chunks: tuple[ScheduledChunk, ...], rows: tuple[SampledRow, ...], num_rows: int) -> Tensor:
-    """What the host says of every row, int64 [num_rows, len(Column)] on the CPU."""
+def _read(chunks: tuple[ScheduledChunk, ...]) -> _Read | None:
+    """One walk over the chunks; None where they do more than to give tokens."""
+    rows: list[SampledRow] = []
     lines: list[tuple[int, ...]] = []
-    for number, chunk in enumerate(chunks):
-        sequence, start = chunk.sequence, chunk.start
-        flags, token = (REAL | RELAYED, 0) if chunk.is_relayed else (REAL, sequence.tokens[start])
-        for place, draft in enumerate((*chunk.drafts, _NO_DRAFT)):
-            own = (token, start + place, chunk.row, flags, place, draft, sequence.seed, 0, number, len(chunks))
-            lines.append(own)
+    floats: list[tuple[float, float, float]] = []
+    longest, drawings, count = 0, set[Drawing](), len(chunks)
+    for number, (sequence, row, start, length, samples, drafts, stored_len, is_relayed) in enumerate(chunks):
+        if not samples or length != 1 + len(drafts) or stored_len > start:
+            return None
+        flags, token = (REAL | RELAYED, 0) if is_relayed else (REAL, sequence.tokens[start])
+        params, seed = sequence.request.params, sequence.seed
+        own = params.temperature, params.top_p, params.min_p
+        for place in range(length):
+            draft = drafts[place] if place < length - 1 else _NO_DRAFT
+            at = start + place
+            lines.append((token, at, row, flags, place, draft, seed, params.top_k, 0, 0, 0, number, count))
+            floats.append(own)
+            rows.append(SampledRow(sequence, at + 1, drafts[:place]))
             token = draft
-    host = np.empty((num_rows, len(Column)), dtype=np.int64)
-    host[: len(lines)] = lines
-    temperatures = np.array([row.sequence.request.params.temperature for row in rows], dtype=np.float64)
-    host[: len(lines), Column.TEMPERATURE] = temperatures.view(np.int64)
-    host[len(lines) :] = host[0]
-    host[len(lines) :, Column.FLAGS] &= ~REAL
-    host[len(lines) :, Column.OFFSET] = 0
-    host[len(lines) :, Column.NEXT_DRAFT] = _NO_DRAFT
-    return torch.from_numpy(host)
+        longest = max(longest, start + length)
+        drawings.add(sequence.drawing)
+    if not rows:
+        return None
+    most: Drawing = "ruled" if "ruled" in drawings else "cut" if "cut" in drawings else "plain"
+    return _Read(tuple(rows), lines, floats, longest, most)

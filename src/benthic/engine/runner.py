@@ -187,7 +187,7 @@ class ModelRunner:
         done = self._rows.run(staged)
         extras: PendingExtras | None = None
         drafts: Seq[Seq[int]] | PendingDrafts = ()
-        samples = settled_samples(done.settled, done.logits, staged.rows) if staged.is_plain else None
+        samples = settled_samples(done.settled, done.logits, staged.rows) if staged.is_drawn else None
         if samples is not None and self._rows.drafts is not None and any(depths):
             drafts = self._rows.draft(staged, depths)
         if batch is not None:
@@ -226,7 +226,7 @@ class ModelRunner:
 
     def _batch_of(self, staged: StagedRows) -> Batch | None:
         """The same pass as other parts know it, where they have a share in it; as many rows as are replayed."""
-        if staged.is_plain and not self._follows and not self._collector.keeps_any:
+        if staged.is_drawn and not self._follows and not self._collector.keeps_any:
             return None
         return build_batch(staged.plan, staged.num_rows, self._device)
 

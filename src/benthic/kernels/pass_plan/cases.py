@@ -45,8 +45,9 @@ def settle_cases(device: torch.device | str = "cpu") -> Iterator[tuple[Tensor, T
         for sequence, length in enumerate(torch.randint(1, 6, (9,), generator=make).tolist()):
             drafts = torch.randint(0, 2, (length,), generator=make).tolist()
             drafts[-1] = -1
-            rows += [[0, place, sequence, REAL, place, draft, 0, 0, sequence, 9] for place, draft in enumerate(drafts)]
-        given = torch.tensor([*rows, [0, 0, 0, 0, 0, -1, 0, 0, 0, 9]])
+            for place, draft in enumerate(drafts):
+                rows.append([0, place, sequence, REAL, place, draft, *[0] * 5, sequence, 9])
+        given = torch.tensor([*rows, [0, 0, 0, 0, 0, -1, *[0] * 6, 9]])
         drawn = torch.randint(0, 2, (len(given),), generator=make)
         is_finite = torch.rand(len(given), generator=make) < 0.9
         yield given.to(device), drawn.to(device), is_finite.to(device)

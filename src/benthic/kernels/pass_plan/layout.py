@@ -39,11 +39,14 @@ class Column(IntEnum):
     NEXT_DRAFT = 5
     """The draft in the next row, which the token drawn here may prove right; -1 in a sequence's last row."""
     SEED = 6
-    TEMPERATURE = 7
-    """The bits of a float64."""
-    SEQUENCE = 8
+    TOP_K = 7
+    TEMPERATURE = 8
+    """The bits of a float64, as of the next two."""
+    TOP_P = 9
+    MIN_P = 10
+    SEQUENCE = 11
     """Which of the pass's sequences it belongs to, from 0 on."""
-    NUM_SEQUENCES = 9
+    NUM_SEQUENCES = 12
     """How many there are; the same in every row."""
 
 
