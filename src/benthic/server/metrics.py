@@ -82,6 +82,7 @@ _GAUGES: tuple[tuple[str, str, _Read], ...] = (
 )
 _COUNTERS: tuple[tuple[str, str, _Read], ...] = (
     ("engine_steps", "Passes", lambda s: s.num_steps),
+    ("engine_graph_steps", "Of these, passes replayed from a CUDA graph", lambda s: s.num_replayed_steps),
     ("engine_prompt_tokens", "Prompt tokens of requests that the engine took", lambda s: s.num_prompt_tokens),
     ("engine_cached_tokens", "Of these, tokens found in the cache", lambda s: s.num_cached_tokens),
     ("replayed_tokens", "Tokens computed again only to restore windows", lambda s: s.num_replayed_tokens),
