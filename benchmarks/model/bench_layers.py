@@ -34,12 +34,14 @@ def main() -> None:
     arguments.add_argument("--kinds", nargs="+", choices=list(IN_FLASH), default=list(IN_FLASH))
     arguments.add_argument("--chunk", type=int, default=4096)
     arguments.add_argument("--profile", action="store_true", help="list the kernels of every case")
+    arguments.add_argument("--apart", action="store_true", help="entries are made by operations one by one")
     arguments.add_argument("--json", help="append measurements to this file")
     options = arguments.parse_args()
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, python {platform.python_version()}")
     is_decode = options.what == "decode"
     rows = options.rows if is_decode else [1]
     world = build_world(options.kinds, max(rows), max(options.contexts), 0 if is_decode else options.chunk)
+    world.in_place = not options.apart
     print(
         f"# weights and cache: {torch.cuda.memory_allocated() / 1e9:.1f} GB, "
         f"peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"

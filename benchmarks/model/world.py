@@ -10,7 +10,12 @@ from torch import Tensor
 from benthic.cache.geometry import CacheCapacity, geometry
 from benthic.cache.paged_context import PagedContext
 from benthic.cache.pools import CachePools
+from benthic.cache.row_context import RowContext, RowTables, plan_shape
 from benthic.cache.tables import PageTables
+from benthic.engine.row_buckets import RowBuckets
+from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows
+from benthic.kernels.pass_plan.layout import REAL
+from benthic.kernels.sparse_attention import DEFAULT_WORKSPACE_BYTES
 from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Chunk, Rows
@@ -46,15 +51,42 @@ class World:
     tables: PageTables
     max_len: int
     frequencies: dict[int, Tensor]
+    in_place: bool = True
 
     @property
     def device(self) -> torch.device:
         return self.model.device
 
     def decode(self, rows: int, context: int) -> AttentionContext:
-        """One row of each of `rows` contexts, the last of about `context` tokens."""
-        starts = [context - 1 - (37 * row) % PAGE for row in range(rows)]
-        return self._context([(row, start, 1) for row, start in enumerate(starts)])
+        """One row of each of `rows` contexts, the last of about `context` tokens: as the engine captures it."""
+        given = np.zeros((rows, len(Column)), dtype=np.int64)
+        positions = context - 1 - (37 * np.arange(rows)) % PAGE
+        given[:, Column.TOKEN] = np.arange(rows) * 641 % self.model.config.vocab_size
+        given[:, Column.POSITION], given[:, Column.REQUEST_ROW], given[:, Column.FLAGS] = (
+            positions,
+            np.arange(rows),
+            REAL,
+        )
+        given[:, Column.NEXT_DRAFT] = -1
+        for row, position in enumerate(positions):
+            self._open_windows(row, int(position), 1)
+        tables = RowTables.of(self.frequencies)
+        mirror = self.pools.device_tables(self.tables)
+        buffers = PlanBuffers(plan_shape(self.pools.geometry, tables, 1.0), rows, self.device)
+        newest = torch.zeros(len(self.tables.pages), dtype=torch.int64, device=self.device)
+        sent = torch.from_numpy(given).to(self.device)
+        plan_rows(sent, newest, mirror.windows, mirror.pages, tables.frequencies, buffers)
+        bucket = RowBuckets.of(rows, self.max_len).find(rows, context)
+        assert bucket is not None, "no context is longer than the cache was made for"
+        return RowContext(
+            buffers.head(rows),
+            self.pools,
+            mirror,
+            tables.table,
+            bucket[1],
+            workspace_bytes=DEFAULT_WORKSPACE_BYTES,
+            in_place=self.in_place,
+        )
 
     def prefill(self, chunk: int, context: int) -> AttentionContext:
         """The last `chunk` rows of a prompt of `context` tokens."""
@@ -70,7 +102,7 @@ class World:
         ids = torch.randint(self.model.config.vocab_size, (row,), generator=generator, device=self.device)
         positions = torch.cat([torch.arange(start, start + length) for _, start, length in runs]).to(self.device)
         rows = Rows(ids, positions, row, tuple(chunks))
-        return PagedContext(self.model.config, rows, self.pools, self.tables, self.frequencies)
+        return PagedContext(self.model.config, rows, self.pools, self.tables, self.frequencies, in_place=self.in_place)
 
     def _open_windows(self, sequence: int, start: int, length: int) -> None:
         """Names windows for the pages that the run reads or writes, from the row's own."""
