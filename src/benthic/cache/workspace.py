@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass
 
+import torch
+
 from benthic.cache.geometry import CacheGeometry
-from benthic.kernels.sparse_attention.plan import TILES_PER_GROUP
+from benthic.kernels.sparse_attention.plan import tiles_of_a_group
 from benthic.kernels.sparse_attention.tiles import BLOCK, num_entry_blocks, window_blocks
 from benthic.kernels.sparse_attention.workspace import (
     attention_block_bytes,
@@ -33,6 +35,7 @@ class Workspace:
 
 
 NO_WORKSPACE = Workspace()
+CPU = torch.device("cpu")
 
 
 def context_bytes(
@@ -42,6 +45,7 @@ def context_bytes(
     *,
     num_rows: int,
     workspace_bytes: int,
+    device: torch.device = CPU,
     min_rows: int = 1,
 ) -> int:
     """The most that temporaries take which grow with the context, at contexts of `max_len` tokens.
@@ -51,6 +55,7 @@ def context_bytes(
     Args:
         num_rows: of a pass at most; each may be a tile of its own.
         workspace_bytes: the bound that attention keeps.
+        device: where it runs.
         min_rows: rows that a product is filled up to.
     """
     found = [0]
@@ -61,7 +66,7 @@ def context_bytes(
         if layer.index:
             kinds.append((index_block_bytes, max(config.index_n_heads, min_rows), config.index_head_dim, blocks))
         for block_bytes, heads, dim, num_blocks in kinds:
-            for rows_per_tile, num_tiles in ((BLOCK, TILES_PER_GROUP), (1, num_rows)):
+            for rows_per_tile, num_tiles in ((BLOCK, tiles_of_a_group(device)), (1, num_rows)):
                 size = block_bytes(rows_per_tile, heads, dim)
                 cut = portion(num_tiles, num_blocks, size, workspace_bytes)
                 found.append(cut.num_tiles * min(cut.num_blocks, num_blocks) * size)

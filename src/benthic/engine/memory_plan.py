@@ -59,6 +59,7 @@ def _plan(
         use.max_len,
         num_rows=config.max_batched_tokens,
         workspace_bytes=config.workspace_bytes,
+        device=model.device,
         min_rows=model.min_rows,
     )
     storage = key_storage(config.cache_storage, geometry, model.dtype, model.numerics.policy)

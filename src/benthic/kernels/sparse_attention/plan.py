@@ -23,6 +23,9 @@ SHORT_RUN = 16
 TILES_PER_GROUP = 4
 """64-row tiles that share one product on CPU: a trade of memory against calls, never of bits."""
 
+TILES_PER_GROUP_ON_CUDA = 64
+"""Likewise on CUDA, where a group is a launch or more of every operation and memory is bounded within it."""
+
 Ints = npt.NDArray[np.int64]
 
 
@@ -110,7 +113,7 @@ def plan_tiles(
     window: int,
     num_rows: int,
     device: torch.device,
-    tiles_per_group: int = TILES_PER_GROUP,
+    tiles_per_group: int | None = None,
 ) -> dict[int, TilePlan]:
     """Plans one pass.
 
@@ -120,15 +123,22 @@ def plan_tiles(
         ratios: the compression ratios that occur in the model (0 for window-only layers).
         window: sliding window W in tokens; at most 128, so that three aligned blocks cover it.
         num_rows: rows of the pass including dummies.
-        tiles_per_group: how many 64-row tiles share one product.
+        tiles_per_group: how many 64-row tiles share one product; None: as suits the device.
 
     Returns:
         A plan for each ratio.
     """
+    if tiles_per_group is None:
+        tiles_per_group = tiles_of_a_group(device)
     groups = plan_arrays(chunks, tiles_per_group)
     tensors = [group_tensors(group, device) for group in groups]
     order = torch.from_numpy(row_order(groups, num_rows)).to(device)
     return tile_plans(tensors, order, tables, ratios, window=window)
+
+
+def tiles_of_a_group(device: torch.device) -> int:
+    """How many 64-row tiles make a group on a device."""
+    return TILES_PER_GROUP if device.type == "cpu" else TILES_PER_GROUP_ON_CUDA
 
 
 def plan_arrays(
