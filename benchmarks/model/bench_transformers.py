@@ -38,7 +38,7 @@ def main() -> None:
             step_s, _ = timed(lambda ids=ids, cache=cache: model(ids[:, :1], past_key_values=cache, use_cache=True))
             scale = all_layers / layers
             print(
-                f"{rows:4d} x {options.context}: prefill {prefill_s * 1e3:9.1f} ms, decode step {step_s * 1e3:8.1f} ms; "
+                f"{rows:4d} x {options.context}: prefill {prefill_s * 1e3:9.1f} ms, decode {step_s * 1e3:8.1f} ms; "
                 f"whole model {prefill_s * scale * 1e3:9.1f} ms and {step_s * scale * 1e3:8.1f} ms"
             )
 
