@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benthic.errors import ConfigError
+from benthic.engine.weights import install_weights, stage_weights, weights_checksum
+from benthic.errors import CheckpointError, ConfigError
 from benthic.models.checkpoint import dummy_model, empty_model, load_model, save_checkpoint
 from benthic.models.config import ModelConfig
 from benthic.models.packed import PackedContext
@@ -132,3 +133,19 @@ def test_dummy_weights_are_drawn_in_their_formats():
 def test_what_native_weights_cannot_do_is_said(config, settings, words):
     with pytest.raises(ConfigError, match=words):
         empty_model(config, device="cpu", weights="native", **settings)
+
+
+def test_new_weights_take_the_place_of_old_ones_as_if_they_had_been_loaded(folder, tmp_path):
+    config = load_model(folder, device="cpu", progress=False).config
+    other = dummy_model(config, 2, device="cpu", min_rows=1)
+    save_checkpoint(other, tmp_path / "other", progress=False)
+    given, model = sequences(config), loaded(folder, "cpu", "native")
+    right = logits(loaded(tmp_path / "other", "cpu", "native"), given)
+    assert not torch.equal(logits(model, given), right)
+    install_weights(model, stage_weights(model, other.state_dict(), weights_checksum(other.state_dict())))
+    assert torch.equal(logits(model, given), right)
+    old = loaded(folder, "cpu", "native")
+    install_weights(model, stage_weights(model, folder))
+    assert torch.equal(logits(model, given), logits(old, given))
+    with pytest.raises(CheckpointError, match="missing"):
+        stage_weights(model, {"norm.weight": torch.ones(64)})

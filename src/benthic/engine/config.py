@@ -46,7 +46,7 @@ class EngineConfig:
     weights: Literal["wide", "native"] = "wide"
     """Weights as numbers of the activations' dtype; or in the released formats, multiplied as they are: a quarter of
     the bytes, for numerics "quantized" on CUDA. Native products add in an order of their own, so answers are those of
-    wide weights up to rounding, and new weights cannot be sent to them."""
+    wide weights up to rounding."""
     page_size: int = 128
     """Tokens of a cache page, the unit that prefixes share; a multiple of every compression ratio."""
     prefix_cache: bool = True

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from benthic.engine.held_file import is_file, is_special
+from benthic.engine.native_weights import packed, wide_state
 from benthic.errors import CheckpointError, ConfigError, WeightsLostError
 from benthic.models.checkpoint.load import load_model
 from benthic.models.transformer import Transformer
@@ -26,11 +27,12 @@ WeightSource = Mapping[str, Tensor] | str | Path
 
 
 class StagedWeights(NamedTuple):
-    """Weights ready to be installed: on the model's device, in its dtypes."""
+    """Weights ready to be installed: on the model's device, in its dtypes; or `native`, a model that holds them."""
 
     tensors: dict[str, Tensor]
     checksum: str
     """Of the tensors as they were handed over."""
+    native: Transformer | None = None
 
 
 def weights_checksum(state: Mapping[str, Tensor]) -> str:
@@ -70,21 +72,19 @@ def stage_weights(model: Transformer, source: WeightSource, checksum: str | None
         CheckpointError: names, shapes or dtypes are not the model's, a number is not finite, the folder holds another
             model, or the checksum differs.
     """
-    if model.numerics.is_native:
-        raise CheckpointError(
-            "the model that serves holds weights='native', which are laid out once as they are loaded; "
-            "an engine with weights='wide' takes new ones"
-        )
+    if model.numerics.is_native and not isinstance(source, Mapping) and not is_file(str(source)):
+        loaded = _loaded_model(model, source)
+        found = _checked(weights_checksum(loaded.state_dict()), checksum)
+        return StagedWeights({}, found, loaded.freeze())
     state = source if isinstance(source, Mapping) else _loaded(model, source)
-    _check_names(model, state)
-    found = weights_checksum(state)
-    if checksum is not None and found != checksum:
-        raise CheckpointError(f"the weights that arrived have checksum {found}; the sender's is {checksum}: send again")
-    own = model.state_dict()
+    own = wide_state(model.config) if model.numerics.is_native else model.state_dict()
+    _check_names(own, state)
+    found = _checked(weights_checksum(state), checksum)
+    if model.numerics.is_native:
+        _check_finite(state)
+        return StagedWeights({}, found, packed(model, state))
     staged = {name: state[name].detach().to(device=t.device, dtype=t.dtype, copy=True) for name, t in own.items()}
-    wrong = [name for name, t in staged.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
-    if wrong:
-        raise CheckpointError(f"{', '.join(wrong[:5])} hold numbers that are not finite; every weight must be finite")
+    _check_finite(staged)
     return StagedWeights(staged, found)
 
 
@@ -95,6 +95,9 @@ def install_weights(model: Transformer, staged: StagedWeights) -> None:
     Raises:
         WeightsLostError: they are not: to lay them out failed as well.
     """
+    if staged.native is not None:
+        model.adopt(staged.native)
+        return
     places = model.state_dict(keep_vars=True)
     before = {name: tensor.data for name, tensor in places.items()}
     try:
@@ -107,6 +110,18 @@ def install_weights(model: Transformer, staged: StagedWeights) -> None:
         _swap(places, before)
         _lay_out_again(model, error)
         raise
+
+
+def _checked(found: str, wanted: str | None) -> str:
+    if wanted is not None and found != wanted:
+        raise CheckpointError(f"the weights that arrived have checksum {found}; the sender's is {wanted}: send again")
+    return found
+
+
+def _check_finite(state: Mapping[str, Tensor]) -> None:
+    wrong = [name for name, t in state.items() if t.is_floating_point() and not bool(torch.isfinite(t).all())]
+    if wrong:
+        raise CheckpointError(f"{', '.join(wrong[:5])} hold numbers that are not finite; every weight must be finite")
 
 
 def _lay_out_again(model: Transformer, cause: BaseException) -> None:
@@ -134,6 +149,11 @@ def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
         raise CheckpointError(
             f"{folder} is neither a folder nor a regular file; give a checkpoint folder or such a file"
         )
+    return _loaded_model(model, folder).state_dict()
+
+
+def _loaded_model(model: Transformer, folder: str | Path) -> Transformer:
+    """A model like `model`, of a checkpoint folder."""
     matrix = model.head.weight
     try:
         loaded = load_model(
@@ -141,6 +161,7 @@ def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
             device=model.device,
             dtype=model.dtype,
             numerics=model.numerics.policy,
+            weights=model.numerics.weights,
             weight_dtype=matrix.dtype,
             progress=False,
         )
@@ -151,7 +172,7 @@ def _loaded(model: Transformer, folder: str | Path) -> dict[str, Tensor]:
         ) from error
     if loaded.config != model.config:
         raise CheckpointError(f"{folder} holds a model of other sizes than the one that serves; give one of the same")
-    return loaded.state_dict()
+    return loaded
 
 
 def _short(error: Exception) -> str:
@@ -159,8 +180,7 @@ def _short(error: Exception) -> str:
     return text if len(text) <= 500 else f"{text[:500]}..."
 
 
-def _check_names(model: Transformer, state: Mapping[str, Tensor]) -> None:
-    own = model.state_dict()
+def _check_names(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     missing, unexpected = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
     misshapen = [
         f"{name} is {tuple(state[name].shape)} and must be {tuple(tensor.shape)}"

@@ -125,6 +125,13 @@ class Transformer(nn.Module):
         assert isinstance(block, MTPBlock)
         return block.hidden(streams)
 
+    def adopt(self, other: "Transformer") -> None:
+        """Takes all weights, and their layout, from a model of the same configuration, which is used no more."""
+        for name, child in other.named_children():
+            setattr(self, name, child)
+        for name, parameter in other.named_parameters(recurse=False):
+            setattr(self, name, parameter)
+
     def freeze(self) -> "Transformer":
         """Stacks weights that share an input and lays all out for serving; call again after weights change.
 

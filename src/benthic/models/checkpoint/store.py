@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from benthic.formats import ue8m0_decode
-from benthic.models.checkpoint.codec import Encoded, encode
+from benthic.models.checkpoint.codec import Encoded, decode, encode
 from benthic.models.checkpoint.names import ExpertSlice, expert_slice
 from benthic.models.checkpoint.piece import Piece
 from benthic.models.checkpoint.source import Stored, piece_of
-from benthic.models.checkpoint.table import BLOCK, GROUP
+from benthic.models.checkpoint.table import BLOCK, GROUP, storage
 from benthic.models.experts import NativeExperts, Stack
 from benthic.models.transformer import Transformer
 
@@ -32,7 +32,7 @@ class PieceStore:
     """Takes the pieces of one model, each once and in any order."""
 
     def __init__(self, model: Transformer) -> None:
-        self._config, self._device = model.config, model.device
+        self._config, self._device, self._is_native = model.config, model.device, model.numerics.is_native
         self._state = model.state_dict()
         self._experts = {name: module for name, module in model.named_modules() if isinstance(module, NativeExperts)}
         self._gathered: dict[str, _Gathered] = {}
@@ -47,7 +47,14 @@ class PieceStore:
             self._state[piece.name].copy_(codes.weight)
             scale.copy_(_numbers(codes.scale))
         else:
-            piece_of(self._state, piece).copy_(stored.values())
+            piece_of(self._state, piece).copy_(self._values(piece, stored))
+
+    def _values(self, piece: Piece, stored: Stored) -> Tensor:
+        """Numbers of a wide tensor. Among native ones it holds what its file would: `wo_a` is FP8 there."""
+        form = storage(piece, self._config, "official")
+        if self._is_native and form == "fp8" and stored.form != "fp8":
+            return decode(encode(stored.values(), form, self._config.scale_dtype), form)
+        return stored.values()
 
     def _put_expert(self, piece: Piece, part: ExpertSlice, stored: Stored) -> None:
         name, stack = part.stack.rsplit(".", 1)
