@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "models": frozenset({"kernels", "base"}),
     "text": frozenset({"base"}),
     "parallel": frozenset({"models", "kernels", "base"}),
-    "cache": frozenset({"models.config", "models.context", "models.rows", "kernels", "base"}),
+    "cache": frozenset({"models.beside", "models.config", "models.context", "models.rows", "kernels", "base"}),
     "engine": frozenset({"cache", "parallel", "models", "kernels", "base"}),
     "train": frozenset({"parallel", "models", "kernels", "base"}),
     "sandbox": frozenset({"base"}),

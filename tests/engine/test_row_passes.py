@@ -191,6 +191,19 @@ def test_warming_up_captures_every_bucket_once_and_says_so(small_model: Transfor
     assert graphs.num_captured == num_captured and graphs.num_replayed >= 8
 
 
+@pytest.mark.parametrize("drafter", ["none", "mtp"])
+def test_branches_that_run_last_and_write_in_place_keep_every_bit(small_model: Transformer, drafter: str) -> None:
+    rng = random.Random(8)
+    requests = [request(f"r{n}", ids(rng, 118 + n), max_tokens=30, temperature=0.0) for n in range(4)]
+    engine = replaying(small_model, drafter=drafter)
+    rows = engine._parts.runner._rows  # type: ignore[attr-defined]
+    rows._in_place, rows._beside = True, lambda num_rows: lambda work: work
+    if rows.drafts is not None:
+        rows.drafts._in_place = True
+    assert_same(each_alone(small_model, requests), serve(engine, requests))
+    assert engine.stats().num_replayed_steps > 20
+
+
 def test_what_is_run_on_trial_leaves_the_cache_as_it_was(small_model: Transformer) -> None:
     engine = replaying(small_model, CountingGraphs())
     serve(engine, [request("r", ids(random.Random(0), 150), max_tokens=5)])

@@ -5,7 +5,7 @@ costs what a row at position ten does. A row reads the same keys in the same gro
 whole or grew token by token, on pages of its own or on shared ones.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from benthic.kernels.sparse_attention import (
     TilePlan,
     plan_tiles,
 )
+from benthic.models.beside import T, in_line
 from benthic.models.config import ModelConfig
 from benthic.models.context import LatentForm, Rows
 
@@ -90,6 +91,10 @@ class PagedContext:
         self._entry_rope = {r: rope_table(b.positions, frequencies[r], amplitude) for r, b in self._completed.items()}
         self._plans = self._plan_tiles(tables, sorted(frequencies))
         self.places = self._entry_places_of(frequencies, completed) if in_place and geometry.window else None
+
+    def beside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """See `AttentionContext`: a pass of prompts fills the device."""
+        return in_line(work)
 
     def rope(self, ratio: int) -> RopeTable:
         """Rotations of this pass's rows."""

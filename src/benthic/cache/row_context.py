@@ -5,7 +5,7 @@ addresses stay. A pass can therefore be captured once and replayed for other row
 the bits that they have under `PagedContext`; dummies read what row 0 reads and write nowhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from benthic.kernels.rope import RopeTable
 from benthic.kernels.scatter_rows import scatter_rows
 from benthic.kernels.sparse_attention import IndexKeys, Keys, KeyTables, TilePlan
 from benthic.kernels.sparse_attention.plan import TileTensors, tile_plans
+from benthic.models.beside import Beside, T, in_line
 from benthic.models.context import LatentForm, Rows
 
 _NO_BLOCKS = np.zeros(0, dtype=np.int64)
@@ -77,6 +78,7 @@ class RowContext:
         max_len: no row lies at this position or behind it.
         workspace_bytes: bound of attention's temporaries that grow with the context.
         in_place: see `PagedContext`.
+        beside: how branches of layers run.
     """
 
     latent_form: LatentForm = "absorbed"
@@ -91,12 +93,17 @@ class RowContext:
         *,
         workspace_bytes: int,
         in_place: bool = False,
+        beside: Beside = in_line,
     ) -> None:
         self.rows = Rows(plan.token_ids, plan.positions, len(plan.token_ids), ())
         self.workspace_bytes = workspace_bytes
-        self._plan, self._pools, self._table = plan, pools, table
+        self._plan, self._pools, self._table, self._beside = plan, pools, table, beside
         self._tiles = self._plan_tiles(mirror, max_len)
         self.places = self._places_of() if in_place and pools.geometry.window else None
+
+    def beside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """See `AttentionContext`."""
+        return self._beside(work)
 
     def rope(self, ratio: int) -> RopeTable:
         """See `AttentionContext`."""

@@ -47,6 +47,7 @@ class RowDrafts:
         newest, given, drawn, ends: of the passes, see `kernels.pass_plan.settle_rows`; where they always lie.
         buffers: of plans of the chain's own rows.
         max_depth: most guesses of a sequence.
+        in_place: see `PagedContext`.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class RowDrafts:
         max_depth: int,
         dtype: torch.dtype,
         workspace_bytes: int,
+        in_place: bool = False,
     ) -> None:
         self._model, self._pools, self._row_tables, self._buffers = model, pools, row_tables, buffers
         self._graphs, self._buckets, self._workspace_bytes = graphs, buckets, workspace_bytes
+        self._in_place = in_place
         self._newest, self._pass_given, self._drawn, self._ends = newest, given, drawn, ends
         device, most, sizes = given.device, len(given), model.config
         self._pass_streams = torch.zeros(most, sizes.hc_mult, sizes.hidden_size, dtype=dtype, device=device)
@@ -112,7 +115,15 @@ class RowDrafts:
         rows, max_len = bucket
         if bucket not in self._nexts:
             plan, table = self._buffers.head(rows), self._row_tables.table
-            context = RowContext(plan, self._pools, mirror, table, max_len, workspace_bytes=self._workspace_bytes)
+            context = RowContext(
+                plan,
+                self._pools,
+                mirror,
+                table,
+                max_len,
+                workspace_bytes=self._workspace_bytes,
+                in_place=self._in_place,
+            )
             self._nexts[bucket] = self._graphs.capture(lambda: self._next(context, max_len, mirror))
         return self._nexts[bucket]
 

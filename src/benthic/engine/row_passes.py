@@ -31,6 +31,7 @@ from benthic.engine.serving_model import ServingModel
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows, settle_rows
 from benthic.kernels.pass_plan.layout import REAL, RELAYED
 from benthic.kernels.sample import sample
+from benthic.models.beside import Beside, in_line
 from benthic.models.trace import Trace
 
 _NO_DRAFT = -1
@@ -86,6 +87,8 @@ class RowPasses:
         graphs: how work is recorded.
         buckets: of which sizes.
         workspace_bytes: bound of attention's temporaries.
+        in_place: see `PagedContext`.
+        beside: how branches of layers run, by the rows of a pass.
         drafting: the model whose prediction block drafts, up to `max_depth` tokens ahead; None: nobody does so here.
     """
 
@@ -101,12 +104,14 @@ class RowPasses:
         buckets: RowBuckets,
         *,
         workspace_bytes: int,
+        in_place: bool = False,
+        beside: Callable[[int], Beside] = lambda num_rows: in_line,
         drafting: DraftingModel | None = None,
         max_depth: int = 0,
     ) -> None:
         self._model, self._pools, self._tables, self._newest = model, pools, tables, newest
         self._collector, self._graphs, self._buckets = collector, graphs, buckets
-        self._workspace_bytes = workspace_bytes
+        self._workspace_bytes, self._in_place, self._beside = workspace_bytes, in_place, beside
         self._row_tables = RowTables.of(frequencies)
         config, most, device = model.config, buckets.rows[-1], model.device
         shape = plan_shape(pools.geometry, self._row_tables, config.rope_amplitude)
@@ -136,6 +141,7 @@ class RowPasses:
                 max_depth=max_depth,
                 dtype=model.dtype,
                 workspace_bytes=workspace_bytes,
+                in_place=in_place,
             )
 
     def stage(self, plan: StepPlan) -> StagedRows | None:
@@ -202,8 +208,16 @@ class RowPasses:
             self.drafts.capture(bucket, mirror)
 
     def _context(self, num_rows: int, max_len: int, mirror: TableMirror) -> RowContext:
-        plan, table = self._buffers.head(num_rows), self._row_tables.table
-        return RowContext(plan, self._pools, mirror, table, max_len, workspace_bytes=self._workspace_bytes)
+        return RowContext(
+            self._buffers.head(num_rows),
+            self._pools,
+            mirror,
+            self._row_tables.table,
+            max_len,
+            workspace_bytes=self._workspace_bytes,
+            in_place=self._in_place,
+            beside=self._beside(num_rows),
+        )
 
     def _compute(self, context: RowContext, mirror: TableMirror) -> RowPass:
         num_rows, frequencies = context.rows.num_rows, self._row_tables.frequencies

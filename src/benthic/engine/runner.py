@@ -34,6 +34,7 @@ from benthic.engine.row_passes import RowPass, RowPasses, StagedRows
 from benthic.engine.sampler import PendingSamples, sample_rows, settled_samples
 from benthic.engine.scoring import score_rows
 from benthic.engine.serving_model import ServingModel
+from benthic.engine.side_stream import branches
 from benthic.engine.speculate import Verified, verify
 from benthic.kernels.sparse_attention import DEFAULT_WORKSPACE_BYTES
 from benthic.models.context import AttentionContext, Rows
@@ -106,6 +107,8 @@ class ModelRunner:
         self._workspace_bytes = workspace_bytes
         self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
         self._device, self._num_threads = model.device, num_threads
+        # On the CPU the operations one by one are as fast.
+        self._in_place = model.device.type == "cuda"
         shape = pools.geometry
         self._frequencies = {
             ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in shape.layer_ratios
@@ -242,6 +245,8 @@ class ModelRunner:
                 graphs,
                 buckets,
                 workspace_bytes=self._workspace_bytes,
+                in_place=self._in_place,
+                beside=branches(self._device),
                 drafting=self._drafter.model if isinstance(self._drafter, MtpDrafter) else None,
                 max_depth=self._pools.geometry.max_draft_len,
             )
@@ -264,7 +269,15 @@ class ModelRunner:
 
     def _paged(self, rows: Rows, frequencies: Mapping[int, Tensor]) -> PagedContext:
         bound = self._workspace_bytes
-        return PagedContext(self._model.config, rows, self._pools, self._tables, frequencies, workspace_bytes=bound)
+        return PagedContext(
+            self._model.config,
+            rows,
+            self._pools,
+            self._tables,
+            frequencies,
+            workspace_bytes=bound,
+            in_place=self._in_place,
+        )
 
     def _logits(self, streams: Tensor, sampled: SampledRows) -> Tensor:
         hidden = self._model.hidden(streams.index_select(0, sampled.row_index))

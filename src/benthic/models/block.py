@@ -58,7 +58,7 @@ class Block(nn.Module):
         """The output, or its routed and its shared half."""
         if isinstance(self.ffn, DenseMlp):
             return self.ffn.product(x.rounded), None
-        output: tuple[Tensor, Tensor] = self.ffn(x, context.rows, self.layer, trace)
+        output: tuple[Tensor, Tensor] = self.ffn(x, context, self.layer, trace)
         return output
 
     def _mixing(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

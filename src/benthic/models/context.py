@@ -5,6 +5,7 @@ A pass is a flat list of rows, one a token. Models know no cache: a layer hands 
 scoring, differentiable) and a cache (serving).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -15,6 +16,7 @@ from benthic.kernels.entry_write import BlockEnds, RawState, RowTarget
 from benthic.kernels.kv_storage import KeyForm
 from benthic.kernels.rope import RopeTable
 from benthic.kernels.sparse_attention import IndexKeys, Keys, TilePlan
+from benthic.models.beside import T
 
 LatentForm = Literal["absorbed", "expanded"]
 """How latent attention is computed (attention/latent.py); nothing in models without it."""
@@ -91,6 +93,10 @@ class AttentionContext(Protocol):
     latent_form: LatentForm
     workspace_bytes: int
     """Bound of attention's temporaries that grow with the context."""
+
+    def beside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """Starts a branch of a layer; see `Beside`."""
+        ...
 
     @property
     def places(self) -> EntryPlaces | None:

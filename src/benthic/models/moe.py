@@ -9,7 +9,7 @@ from benthic.kernels.moe_route import ExpertRows, GroupLimit, Routing, moe_route
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.swiglu import swiglu, swiglu_rows
 from benthic.models.config import LayerSpec, ModelConfig
-from benthic.models.context import Rows
+from benthic.models.context import AttentionContext, Rows
 from benthic.models.experts import Experts, NativeExperts
 from benthic.models.linear import Linear, StackedLinear, island
 from benthic.models.numerics import LayerInput, Numerics
@@ -127,7 +127,7 @@ class MoE(nn.Module):
         self.shared_experts = DenseMlp(config, numerics, config.moe_intermediate_size * config.n_shared_experts)
 
     def forward(
-        self, x: LayerInput, rows: Rows, layer: int, trace: Trace | None = None
+        self, x: LayerInput, context: AttentionContext, layer: int, trace: Trace | None = None
     ) -> tuple[Tensor, Tensor | None]:
         """[R, D] -> the output [R, D]; or its routed half, fp32, and its shared one.
 
@@ -136,14 +136,16 @@ class MoE(nn.Module):
         Args:
             layer: the layer's number in `trace`, which is told where rows went and may say where they shall go.
         """
-        logits, shared = self.gate.logits(x.values), self.shared_experts.product(x.rounded)
+        rows = context.rows
+        shared = context.beside(lambda: self.shared_experts.product(x.rounded))
+        logits = self.gate.logits(x.values)
         if isinstance(self.experts, NativeExperts):
             routing = self.gate.expert_rows(logits, rows, None if trace is None else trace.replay.get(layer))
             if trace is not None:
                 _note_routes(trace, layer, logits, routing, rows.num_rows)
-            return self.experts(x.rounded, routing, shared), None
+            return self.experts(x.rounded, routing, shared()), None
         assert isinstance(x.rounded, Tensor), "wide experts take wide rows"
-        return self._routed(logits, x.rounded, rows, layer, trace), shared
+        return self._routed(logits, x.rounded, rows, layer, trace), shared()
 
     def _routed(self, logits: Tensor, x: Tensor, rows: Rows, layer: int, trace: Trace | None) -> Tensor:
         num_rows = rows.num_rows

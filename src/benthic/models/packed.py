@@ -4,6 +4,8 @@ Every sequence starts at position 0 and owns aligned blocks of a buffer that liv
 cannot see one another and the grouping of keys is that of serving. Writes are functional, hence differentiable.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,7 @@ from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.rope import RopeTable, rope_table
 from benthic.kernels.sparse_attention import BLOCK, DEFAULT_WORKSPACE_BYTES, TilePlan
 from benthic.kernels.sparse_attention.plan import tile_plans
+from benthic.models.beside import T, in_line
 from benthic.models.config import ModelConfig
 from benthic.models.context import LatentForm, Rows
 from benthic.models.packed_plan import PackedPlan, plan_packed
@@ -57,6 +60,10 @@ class PackedContext:
             if blocks is not None:
                 self._entry_rope[ratio] = rope_table(blocks.positions, frequencies, config.rope_amplitude)
         self._window_buffers: dict[int, Tensor] = {}
+
+    def beside(self, work: Callable[[], T]) -> Callable[[], T]:
+        """See `AttentionContext`."""
+        return in_line(work)
 
     def rope(self, ratio: int) -> RopeTable:
         """See `AttentionContext`."""

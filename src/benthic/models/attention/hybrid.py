@@ -4,7 +4,8 @@ A layer's ratio says what lies behind the window: nothing (0), entries chosen by
 (128, HCA). One softmax runs over window and entries together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -69,13 +70,17 @@ class HybridAttention(nn.Module):
     def forward(self, h: LayerInput, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         """[R, D] normed input -> [R, D]."""
         rope = context.rope(self.ratio)
+        stored: Callable[[], tuple[Tensor, Keys, IndexKeys | None]] | None = None
+        if self.compressor is not None:
+            stored = partial(self._compressed, h.values, context)
+            if context.places is not None:  # else entries are written after the window
+                stored = context.beside(stored)
         latent, keys = self._latent_and_window(self.stacks["input"].product(h.rounded), context)
         queries = self._queries(self.stacks["query"].product(latent), context, trace)
         query = queries.query
         picks: list[Tensor | None] | None = None
-        if self.compressor is not None:
-            products = self.stacks["raw"].island(h.values, self.numerics)
-            keys, index_keys = self._store_entries(products, context, h.values.dtype)
+        if stored is not None:
+            products, keys, index_keys = stored()
             if self.indexer is not None:
                 assert index_keys is not None
                 gamma = products[:, -self.indexer.heads :]
@@ -95,6 +100,11 @@ class HybridAttention(nn.Module):
             workspace_bytes=context.workspace_bytes,
         )
         return self._output(out)
+
+    def _compressed(self, h: Tensor, context: AttentionContext) -> tuple[Tensor, Keys, IndexKeys | None]:
+        """Products of h with the compressors, which entries are stored of, and the buffers with these entries."""
+        products = self.stacks["raw"].island(h, self.numerics)
+        return products, *self._store_entries(products, context, h.dtype)
 
     def _latent_and_window(self, product: Tensor, context: AttentionContext) -> tuple[Tensor | QuantizedRows, Keys]:
         """The query latent as its products see it, and the kv buffer with this pass's rows in it."""
