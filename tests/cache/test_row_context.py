@@ -159,7 +159,7 @@ def test_a_relayed_row_takes_the_newest_token_of_its_request_row() -> None:
     mirror = world.pools.device_tables(world.tables)
     plan_rows(given, torch.arange(100, 106), mirror.windows, mirror.pages, world.row_tables.frequencies, buffers)
     assert buffers.head(2).token_ids.tolist() == [7, 104]
-    assert buffers.head(2).next_positions.tolist() == [6, 10]
+    assert buffers.head(2).draw.positions.tolist() == [6, 10]
 
 
 def test_a_row_without_a_page_or_window_writes_nowhere() -> None:

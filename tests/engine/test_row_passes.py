@@ -126,7 +126,7 @@ def test_cuts_are_drawn_by_the_replay_too(small_model: Transformer, drafter: str
     requests = [request(f"r{n}", ids(rng, 30), max_tokens=20, temperature=1.2, **own) for n, own in enumerate(cuts)]
     engine = replaying(small_model, graphs, drafter=drafter)
     assert_same(each_alone(small_model, requests), serve(engine, requests))
-    assert graphs.num_replayed >= 2 * 19
+    assert graphs.num_replayed >= 19
 
 
 def test_retraction_and_cancelling_between_replays_change_no_answer(small_model: Transformer) -> None:
@@ -186,9 +186,9 @@ def test_warming_up_captures_every_bucket_once_and_says_so(small_model: Transfor
     engine.warm_up(said.append)
     assert len(said) == 2 and "2 of 2" in said[-1]
     num_captured = graphs.num_captured
-    assert num_captured == 4, "a pass and the drawing with cuts, of two sizes"
+    assert num_captured == 2
     serve(engine, [request("r", ids(random.Random(0), 9), max_tokens=5, top_k=3)])
-    assert graphs.num_captured == num_captured and graphs.num_replayed >= 8
+    assert graphs.num_captured == num_captured and graphs.num_replayed >= 4
 
 
 @pytest.mark.parametrize("drafter", ["none", "mtp"])

@@ -19,7 +19,7 @@ from benthic.cache.pools import CachePools, snapshot_of
 from benthic.cache.table_mirror import TableMirror
 from benthic.kernels.compress_kv import CompletedBlocks
 from benthic.kernels.entry_write import BlockEnds
-from benthic.kernels.pass_plan import PlanShape, RatioShape, RowPlan
+from benthic.kernels.pass_plan import DrawPlan, PlanShape, RatioShape, RowPlan
 from benthic.kernels.rope import RopeTable
 from benthic.kernels.scatter_rows import scatter_rows
 from benthic.kernels.sparse_attention import IndexKeys, Keys, KeyTables, TilePlan
@@ -100,6 +100,11 @@ class RowContext:
         self._plan, self._pools, self._table, self._beside = plan, pools, table, beside
         self._tiles = self._plan_tiles(mirror, max_len)
         self.places = self._places_of() if in_place and pools.geometry.window else None
+
+    @property
+    def draw(self) -> DrawPlan:
+        """How tokens are drawn from the rows."""
+        return self._plan.draw
 
     def beside(self, work: Callable[[], T]) -> Callable[[], T]:
         """See `AttentionContext`."""

@@ -95,7 +95,7 @@ class RowDrafts:
         depth, bound = max(depths), self._buckets.contexts[-1]
         bucket = self._buckets.find(len(depths), min(length + depth, bound))
         assert bucket is not None, "there are no more sequences than rows"
-        self._first_of(bucket[0])()
+        self._first_of(bucket[0], mirror)()
         for _ in range(depth - 1):
             self._next_of(bucket, mirror)()
         return PendingDrafts(self._drafts[: len(depths), :depth], depths)
@@ -103,7 +103,7 @@ class RowDrafts:
     def capture(self, bucket: tuple[int, int], mirror: TableMirror) -> None:
         """Records the steps of a bucket."""
         self._given.zero_()
-        self._first_of(bucket[0])
+        self._first_of(bucket[0], mirror)
         self._next_of(bucket, mirror)
 
     def forget(self) -> None:
@@ -127,12 +127,12 @@ class RowDrafts:
             self._nexts[bucket] = self._graphs.capture(lambda: self._next(context, max_len, mirror))
         return self._nexts[bucket]
 
-    def _first_of(self, rows: int) -> Callable[[], None]:
+    def _first_of(self, rows: int, mirror: TableMirror) -> Callable[[], None]:
         if rows not in self._firsts:
-            self._firsts[rows] = self._graphs.capture(lambda: self._first(rows))
+            self._firsts[rows] = self._graphs.capture(lambda: self._first(rows, mirror))
         return self._firsts[rows]
 
-    def _first(self, count: int) -> None:
+    def _first(self, count: int, mirror: TableMirror) -> None:
         """Guesses from what the block made of the pass; the chain's rows then are those of the drawn tokens."""
         ends = self._ends[:count]
         is_there = torch.arange(count, device=ends.device) < self._pass_given[0, Column.NUM_SEQUENCES]
@@ -142,28 +142,33 @@ class RowDrafts:
         given[:, Column.TOKEN] = self._drawn.index_select(0, ends)
         self._given[:count] = given
         self._step.zero_()
+        self._plan(count, mirror)
         self._guess_from(count, self._pass_streams.index_select(0, ends), self._buckets.contexts[-1])
 
     def _next(self, context: RowContext, max_len: int, mirror: TableMirror) -> None:
         """Runs the block one position further and guesses from that."""
         count = context.rows.num_rows
-        frequencies = self._row_tables.frequencies
-        plan_rows(self._given[:count], self._newest, mirror.windows, mirror.pages, frequencies, self._buffers)
+        self._plan(count, mirror)
         streams = self._model.mtp_forward(0, self._streams[:count], self._guess[:count], context)
         self._given[:count, Column.TOKEN] = self._guess[:count]
         self._guess_from(count, streams, max_len)
 
+    def _plan(self, count: int, mirror: TableMirror) -> None:
+        frequencies = self._row_tables.frequencies
+        plan_rows(self._given[:count], self._newest, mirror.windows, mirror.pages, frequencies, self._buffers)
+
     def _guess_from(self, count: int, streams: Tensor, max_len: int) -> None:
         """Draws after the rows that the streams stand at, keeps the guess, and moves the rows on by one position."""
-        own = self._given[:count]
+        own, draw = self._given[:count], self._buffers.head(count).draw
         guess = sample(
             self._model.logits(self._model.mtp_hidden(0, streams)),
-            temperature=own[:, Column.TEMPERATURE : Column.TEMPERATURE + 1].view(torch.float64)[:, 0].float(),
-            top_k=None,
-            top_p=None,
-            min_p=None,
-            seeds=own[:, Column.SEED],
-            positions=own[:, Column.POSITION] + 2,
+            temperature=draw.temperature,
+            top_k=draw.top_k,
+            top_p=draw.top_p,
+            min_p=draw.min_p,
+            seeds=draw.seeds,
+            # The row holds the newest token but one: its draw was the newest, and the next is two further.
+            positions=draw.positions + 1,
         )
         self._drafts[:count].scatter_(1, self._step.expand(count, 1), guess[:, None])
         self._step.add_(1).clamp_(max=self._drafts.shape[1] - 1)

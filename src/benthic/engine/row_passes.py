@@ -26,7 +26,6 @@ from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.row_buckets import RowBuckets
 from benthic.engine.row_drafts import PendingDrafts, RowDrafts
-from benthic.engine.sampling import Drawing
 from benthic.engine.serving_model import ServingModel
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows, settle_rows
 from benthic.kernels.pass_plan.layout import REAL, RELAYED
@@ -41,8 +40,8 @@ _NO_DRAFT = -1
 class StagedRows:
     """A pass on the host, ready to be sent.
 
-    `given` int64 [bucket rows, len(Column)]; `rows`: whom the N real ones belong to. `drawing`: the most that any of
-    them asks for. `length`: of the longest sequence.
+    `given` int64 [bucket rows, len(Column)]; `rows`: whom the N real ones belong to. `is_drawn`: the replay draws what
+    they ask for; else somebody has to draw from the logits, by rules. `length`: of the longest sequence.
     """
 
     plan: StepPlan
@@ -50,17 +49,12 @@ class StagedRows:
     given: Tensor
     bucket: tuple[int, int]
     length: int
-    drawing: Drawing
+    is_drawn: bool
 
     @property
     def num_rows(self) -> int:
         """Rows of the bucket, dummies included."""
         return self.bucket[0]
-
-    @property
-    def is_drawn(self) -> bool:
-        """Whether replays draw the tokens; else somebody has to draw them from the logits, by rules."""
-        return self.drawing != "ruled"
 
 
 class RowPass(NamedTuple):
@@ -122,8 +116,6 @@ class RowPasses:
         self._streams = torch.zeros(most, config.hc_mult, config.hidden_size, dtype=model.dtype, device=device)
         self._ends = torch.zeros(most, dtype=torch.int64, device=device)
         self._replays: dict[tuple[int, int], Callable[[], RowPass]] = {}
-        self._contexts: dict[tuple[int, int], RowContext] = {}
-        self._cuts: dict[tuple[int, int], Callable[[], None]] = {}
         self.drafts = None
         """What drafts after a replayed pass."""
         if drafting is not None:
@@ -152,7 +144,7 @@ class RowPasses:
         bucket = self._buckets.find(len(found.rows), found.length)
         if bucket is None:
             return None
-        return StagedRows(plan, found.rows, found.given(bucket[0]), bucket, found.length, found.drawing)
+        return StagedRows(plan, found.rows, found.given(bucket[0]), bucket, found.length, not found.has_rules)
 
     def run(self, staged: StagedRows) -> RowPass:
         """Replays the bucket's graph for these rows; captures it first where that has not been done."""
@@ -160,10 +152,7 @@ class RowPasses:
         if staged.bucket not in self._replays:
             self._capture(staged.bucket)
         self._send(staged.given)
-        done = self._replays[staged.bucket]()
-        if staged.drawing == "cut":
-            self._cuts_of(staged.bucket)()
-        return done
+        return self._replays[staged.bucket]()
 
     def draft(self, staged: StagedRows, depths: Seq[int]) -> PendingDrafts:
         """Guesses ahead after the pass that was just run, as many tokens of each sequence as wanted."""
@@ -176,13 +165,10 @@ class RowPasses:
         for number, (rows, length) in enumerate(missing):
             say(f"capturing passes of {rows} rows, contexts below {length} tokens ({number + 1} of {len(missing)})")
             self._capture((rows, length))
-            self._cuts_of((rows, length))
 
     def forget(self) -> None:
         """Drops what was captured: it names addresses of weights that are not the model's any more."""
         self._replays.clear()
-        self._cuts.clear()
-        self._contexts.clear()
         if self.drafts is not None:
             self.drafts.forget()
 
@@ -202,7 +188,7 @@ class RowPasses:
         self._given[:, Column.NEXT_DRAFT] = _NO_DRAFT
         mirror = self._pools.device_tables(self._tables)
         # Made outside: what in it never changes need not be made again in every replay.
-        context = self._contexts[bucket] = self._context(*bucket, mirror)
+        context = self._context(*bucket, mirror)
         self._replays[bucket] = self._graphs.capture(lambda: self._compute(context, mirror))
         if self.drafts is not None:
             self.drafts.capture(bucket, mirror)
@@ -227,43 +213,28 @@ class RowPasses:
         streams = self._model(context.rows, context, trace)
         logits = self._model.logits(self._model.hidden(streams))
         least, most = torch.aminmax(logits, dim=-1)
-        is_finite = torch.isfinite(least) & torch.isfinite(most)
-        logits = torch.where(is_finite[:, None], logits, 0.0)
+        is_finite = most - least < torch.inf
         own = RowPass(self._settled[:num_rows], self._logits[:num_rows], self._streams[:num_rows], context, trace)
-        own.logits.copy_(logits)
+        torch.where(is_finite[:, None], logits, logits.new_zeros(()), out=own.logits)
         own.streams.copy_(streams)
-        self._draw(own, is_finite, cuts=False)
+        self._draw(own, is_finite)
         return own
 
-    def _draw(self, own: RowPass, is_finite: Tensor, *, cuts: bool) -> None:
+    def _draw(self, own: RowPass, is_finite: Tensor) -> None:
         """Draws a token from every row and finds out what follows from it."""
-        given = self._given[: len(own.logits)]
+        draw, given = own.context.draw, self._given[: len(own.logits)]
         drawn = sample(
             own.logits,
-            temperature=_float(given, Column.TEMPERATURE),
-            top_k=given[:, Column.TOP_K] if cuts else None,
-            top_p=_float(given, Column.TOP_P) if cuts else None,
-            min_p=_float(given, Column.MIN_P) if cuts else None,
-            seeds=given[:, Column.SEED],
-            positions=given[:, Column.POSITION] + 1,
+            temperature=draw.temperature,
+            top_k=draw.top_k,
+            top_p=draw.top_p,
+            min_p=draw.min_p,
+            seeds=draw.seeds,
+            positions=draw.positions,
         )
         settle_rows(given, drawn, is_finite, self._newest, self._ends, own.settled)
         if self.drafts is not None:
             self.drafts.observe(own.streams, drawn, own.context)
-
-    def _cuts_of(self, bucket: tuple[int, int]) -> Callable[[], None]:
-        """Draws once more, with cuts, after a replay: ranking all logits is too much for requests that want none."""
-        key = bucket if self.drafts is not None else (bucket[0], self._buckets.contexts[-1])
-        if key not in self._cuts:
-            rows = bucket[0]
-            own = RowPass(self._settled[:rows], self._logits[:rows], self._streams[:rows], self._contexts[bucket], None)
-            self._cuts[key] = self._graphs.capture(lambda: self._draw(own, own.settled[:, 1] != 0, cuts=True))
-        return self._cuts[key]
-
-
-def _float(given: Tensor, column: Column) -> Tensor:
-    """float32 [R] of a column that holds the bits of float64."""
-    return given[:, column : column + 1].view(torch.float64)[:, 0].float()
 
 
 class _Read(NamedTuple):
@@ -273,7 +244,7 @@ class _Read(NamedTuple):
     lines: list[tuple[int, ...]]
     floats: list[tuple[float, float, float]]
     length: int
-    drawing: Drawing
+    has_rules: bool
 
     def given(self, num_rows: int) -> Tensor:
         """int64 [num_rows, len(Column)] on the CPU."""
@@ -294,7 +265,7 @@ def _read(chunks: tuple[ScheduledChunk, ...]) -> _Read | None:
     rows: list[SampledRow] = []
     lines: list[tuple[int, ...]] = []
     floats: list[tuple[float, float, float]] = []
-    longest, drawings, count = 0, set[Drawing](), len(chunks)
+    longest, has_rules, count = 0, False, len(chunks)
     for number, (sequence, row, start, length, samples, drafts, stored_len, is_relayed) in enumerate(chunks):
         if not samples or length != 1 + len(drafts) or stored_len > start:
             return None
@@ -309,8 +280,7 @@ def _read(chunks: tuple[ScheduledChunk, ...]) -> _Read | None:
             rows.append(SampledRow(sequence, at + 1, drafts[:place]))
             token = draft
         longest = max(longest, start + length)
-        drawings.add(sequence.drawing)
+        has_rules = has_rules or sequence.has_rules
     if not rows:
         return None
-    most: Drawing = "ruled" if "ruled" in drawings else "cut" if "cut" in drawings else "plain"
-    return _Read(tuple(rows), lines, floats, longest, most)
+    return _Read(tuple(rows), lines, floats, longest, has_rules)

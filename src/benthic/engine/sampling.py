@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 from benthic.errors import RequestError, shown
 
@@ -13,9 +13,6 @@ MAX_INT32 = 2**31 - 1
 MAX_PENALTY = 2.0
 MAX_BIAS = 100.0
 MAX_REPETITION = 100.0
-
-Drawing = Literal["plain", "cut", "ruled"]
-"""From logits, temperature and seed alone; also from top-k, top-p and min-p; also from rules (`logits_rules`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +120,6 @@ class SamplingParams:
     def has_rules(self) -> bool:
         """Whether anything may change the model's logits before they are sampled from."""
         return bool(self.logit_bias) or self.min_tokens > 0 or self.needs_history
-
-    @property
-    def drawing(self) -> Drawing:
-        """What a token follows from."""
-        if self.has_rules:
-            return "ruled"
-        return "cut" if self.top_k or self.top_p < 1.0 or self.min_p else "plain"
 
     def named_ids(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """(field, token ids in it), for whoever knows the vocabulary."""

@@ -71,12 +71,11 @@ class Sequence:
     """
 
     __slots__ = (
-        "accepted", "arrived_s", "cached_len", "computed_len", "cut", "deadline_s", "drafted", "drafts", "drawing",
-        "extras",
-        "finish_reason", "followers", "is_serial", "known_len", "leader", "limit_len", "logprobs", "match_lens",
-        "num_in_flight", "num_overtaken", "num_retractions", "number", "phase", "prompt_len", "prompt_logprobs",
-        "queued_s", "rank", "replayed", "request", "row", "scheduled_len", "seed", "stop_ids", "token_counts",
-        "tokens", "weight_versions",
+        "accepted", "arrived_s", "cached_len", "computed_len", "cut", "deadline_s", "drafted", "drafts", "extras",
+        "finish_reason", "followers", "has_rules", "is_serial", "known_len", "leader", "limit_len", "logprobs",
+        "match_lens", "num_in_flight", "num_overtaken", "num_retractions", "number", "phase", "prompt_len",
+        "prompt_logprobs", "queued_s", "rank", "replayed", "request", "row", "scheduled_len", "seed", "stop_ids",
+        "token_counts", "tokens", "weight_versions",
     )  # fmt: skip
 
     def __init__(
@@ -98,8 +97,8 @@ class Sequence:
         self.arrived_s = arrived_s
         self.deadline_s = deadline_s
         self.seed = secrets.randbits(63) if request.params.seed is None else request.params.seed
-        self.drawing = request.params.drawing
-        """Its tokens': looked up in every pass."""
+        self.has_rules = request.params.has_rules
+        """Of its sampling: looked up in every pass."""
         self.tokens = list(request.prompt_ids)
         self.prompt_len = self.known_len = len(self.tokens)
         self.computed_len = self.scheduled_len = self.num_in_flight = 0

@@ -61,4 +61,7 @@ def _rows(num_rows: int, max_len: int, make: torch.Generator) -> Tensor:
     given[:, Column.POSITION] = torch.where(positions % 2 > 0, positions // 128 * 128 + 127, positions)
     given[:, Column.REQUEST_ROW] = torch.randint(0, 8, (num_rows,), generator=make)
     given[:, Column.FLAGS] = torch.tensor([0, REAL, REAL, REAL | RELAYED])[torch.arange(num_rows) % 4]
+    given[:, Column.SEED], given[:, Column.TOP_K] = positions + 1, positions % 50
+    values = torch.rand(num_rows, 3, generator=make, dtype=torch.float64)
+    given[:, Column.TEMPERATURE : Column.MIN_P + 1] = values.view(torch.int64)
     return given

@@ -10,7 +10,8 @@ _COLUMNS = tl.constexpr(len(Column))
 _TOKEN, _POSITION = tl.constexpr(int(Column.TOKEN)), tl.constexpr(int(Column.POSITION))
 _REQUEST_ROW, _FLAGS = tl.constexpr(int(Column.REQUEST_ROW)), tl.constexpr(int(Column.FLAGS))
 _OFFSET, _NEXT_DRAFT = tl.constexpr(int(Column.OFFSET)), tl.constexpr(int(Column.NEXT_DRAFT))
-_SEQUENCE = tl.constexpr(int(Column.SEQUENCE))
+_SEQUENCE, _SEED = tl.constexpr(int(Column.SEQUENCE)), tl.constexpr(int(Column.SEED))
+_TOP_K, _TEMPERATURE = tl.constexpr(int(Column.TOP_K)), tl.constexpr(int(Column.TEMPERATURE))
 _REAL, _RELAYED = tl.constexpr(REAL), tl.constexpr(RELAYED)
 
 
@@ -78,6 +79,12 @@ def _plan(
     tl.store(words + 5 * capacity + row, tl.where(keeps, window_id * snapshot_rows + before, -1))
     tl.store(words + 6 * capacity + row, tl.where(has_page, page_id * page + place, -1))
     tl.store(words + 7 * capacity + row, tl.load(own + _OFFSET))
+    tl.store(words + 8 * capacity + row, tl.load(own + _SEED))
+    tl.store(words + 9 * capacity + row, tl.load(own + _TOP_K))
+    drawing = floats + 2 * (num_tables + len(ratios)) * capacity * pairs + row
+    for part in tl.static_range(3):
+        value = tl.load(own + _TEMPERATURE + part).to(tl.float64, bitcast=True)
+        tl.store(drawing + part * capacity, value.to(tl.float32))
     for table in tl.static_range(num_tables):
         _store_turns(floats, table, row, position, frequencies + table * pairs, amplitude, capacity, pairs, width)
     for number in tl.static_range(len(ratios)):

@@ -20,8 +20,8 @@ from benthic.kernels.rope import RopeTable
 REAL, RELAYED = 1, 2
 """Bits of Column.FLAGS: the row is no dummy; its token is the newest one of its request row, not the given one."""
 
-ROW_PARTS, ENTRY_PARTS = 8, 5
-"""Numbers of a row, and of its block in a compressed ratio besides the sources."""
+ROW_PARTS, ENTRY_PARTS, FLOAT_PARTS = 10, 5, 3
+"""Numbers of a row, of its block in a compressed ratio besides the sources, and floats of a row besides turns."""
 
 ROW_UNIT = 64
 """Buffers are made for a multiple of so many rows: parts then start at addresses that any kernel may load from."""
@@ -114,23 +114,37 @@ class EntryPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class DrawPlan:
+    """How a token is drawn from each of R rows, as `kernels.sample` takes it.
+
+    int64 [R]: `seeds`, `top_k`, `positions` (of the tokens to be drawn). float32 [R]: `temperature`, `top_p`, `min_p`.
+    """
+
+    seeds: Tensor
+    positions: Tensor
+    top_k: Tensor
+    temperature: Tensor
+    top_p: Tensor
+    min_p: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class RowPlan:
     """The plan of R rows; a slot of -1 says that nothing is written.
 
-    int64 [R]: `token_ids`, `positions`, `next_positions` (of the tokens drawn from the rows), `request_rows`,
-    `window_slots`, `snapshot_slots`, `before` (rows of the same sequence before it in the pass). `token_slots`: of the
-    entries of one token each, where a ratio is 1.
+    int64 [R]: `token_ids`, `positions`, `request_rows`, `window_slots`, `snapshot_slots`, `before` (rows of the same
+    sequence before it in the pass). `token_slots`: of the entries of one token each, where a ratio is 1.
     `entries[ratio]`: of the layers with a compressor. `ropes[table]`: rotations of the rows.
     """
 
     token_ids: Tensor
     positions: Tensor
-    next_positions: Tensor
     request_rows: Tensor
     window_slots: Tensor
     snapshot_slots: Tensor
     token_slots: Tensor
     before: Tensor
+    draw: DrawPlan
     entries: dict[int, EntryPlan]
     ropes: tuple[RopeTable, ...]
 
@@ -138,18 +152,19 @@ class RowPlan:
 class PlanBuffers:
     """Memory for plans of up to `capacity` rows.
 
-    `words` int64: the parts of [capacity] of `RowPlan`, then for each compressed ratio those of `EntryPlan` and its
-    sources [capacity, S]. `floats` float32: cosines and sines [capacity, pairs] of
-    every table, then of every compressed ratio. `flags` uint8 [capacity] of every compressed ratio.
+    `words` int64: the parts of [capacity] of `RowPlan` and `DrawPlan`, then for each compressed ratio those of
+    `EntryPlan` and its sources [capacity, S]. `floats` float32: cosines and sines [capacity, pairs] of every table,
+    then of every compressed ratio, then the floats of `DrawPlan` [capacity]. `flags` uint8 [capacity] of every
+    compressed ratio.
     """
 
     def __init__(self, shape: PlanShape, num_rows: int, device: torch.device) -> None:
         self.shape, self.capacity = shape, -(-num_rows // ROW_UNIT) * ROW_UNIT
         compressed = shape.compressed
         parts = ROW_PARTS + sum(ENTRY_PARTS + ratio.num_sources for ratio in compressed)
-        tables = shape.num_tables + len(compressed)
+        floats = (shape.num_tables + len(compressed)) * 2 * shape.num_pairs + FLOAT_PARTS
         self.words = torch.zeros(parts * self.capacity, dtype=torch.int64, device=device)
-        self.floats = torch.zeros(tables * 2 * self.capacity * shape.num_pairs, device=device)
+        self.floats = torch.zeros(floats * self.capacity, device=device)
         self.flags = torch.zeros(max(1, len(compressed)) * self.capacity, dtype=torch.uint8, device=device)
 
     def head(self, num_rows: int) -> RowPlan:
@@ -157,8 +172,9 @@ class PlanBuffers:
         assert num_rows <= self.capacity, (num_rows, self.capacity)
         words = iter(self._words(num_rows))
         turns = iter(self._turns(num_rows))
-        token_ids, positions, next_positions, request_rows, *slots = (next(words) for _ in range(ROW_PARTS))
-        window_slots, snapshot_slots, token_slots, before = slots
+        token_ids, positions, next_positions, request_rows, *rest = (next(words) for _ in range(ROW_PARTS))
+        window_slots, snapshot_slots, token_slots, before, seeds, top_k = rest
+        temperature, top_p, min_p = self.floats[-FLOAT_PARTS * self.capacity :].view(FLOAT_PARTS, -1)[:, :num_rows]
         ropes = tuple(next(turns) for _ in range(self.shape.num_tables))
         entries = {}
         for number, ratio in enumerate(self.shape.compressed):
@@ -177,12 +193,12 @@ class PlanBuffers:
         return RowPlan(
             token_ids=token_ids,
             positions=positions,
-            next_positions=next_positions,
             request_rows=request_rows,
             window_slots=window_slots,
             snapshot_slots=snapshot_slots,
             token_slots=token_slots,
             before=before,
+            draw=DrawPlan(seeds, next_positions, top_k, temperature, top_p, min_p),
             entries=entries,
             ropes=ropes,
         )
@@ -198,6 +214,6 @@ class PlanBuffers:
             start += width
 
     def _turns(self, num_rows: int) -> Iterator[RopeTable]:
-        tables = self.floats.view(-1, 2, self.capacity, self.shape.num_pairs)
+        tables = self.floats[: -FLOAT_PARTS * self.capacity].view(-1, 2, self.capacity, self.shape.num_pairs)
         for table in tables:
             yield RopeTable(table[0, :num_rows], table[1, :num_rows])

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from benthic.kernels.pass_plan.layout import REAL, RELAYED, Column, EntryPlan, PlanBuffers, RatioShape
+from benthic.kernels.pass_plan.layout import REAL, RELAYED, Column, DrawPlan, EntryPlan, PlanBuffers, RatioShape
 from benthic.kernels.rope import RopeTable, rope_table
 
 
@@ -16,7 +16,6 @@ def plan_rows_ref(
     is_real = (flags & REAL) != 0
     plan.token_ids.copy_(torch.where((flags & RELAYED) != 0, newest[row], given[:, Column.TOKEN]))
     plan.positions.copy_(position)
-    plan.next_positions.copy_(position + 1)
     plan.request_rows.copy_(row)
     page, place = position // shape.page_size, position % shape.page_size
     window_id, page_id = windows[row, page], pages[row, page]
@@ -27,6 +26,7 @@ def plan_rows_ref(
     plan.snapshot_slots.copy_(torch.where(keeps, window_id * shape.snapshot_rows + before, -1))
     plan.token_slots.copy_(torch.where(has_page, page_id * shape.page_size + place, -1))
     plan.before.copy_(given[:, Column.OFFSET])
+    _plan_draw(plan.draw, given)
     for table, rope in enumerate(plan.ropes):
         _turn(rope, position, frequencies[table], shape.amplitude)
     for ratio in shape.compressed:
@@ -46,6 +46,15 @@ def settle_rows_ref(given: Tensor, drawn: Tensor, is_finite: Tensor, newest: Ten
             if row[Column.FLAGS] & REAL:
                 newest[row[Column.REQUEST_ROW]] = token
                 ends[row[Column.SEQUENCE]] = place
+
+
+def _plan_draw(draw: DrawPlan, given: Tensor) -> None:
+    draw.positions.copy_(given[:, Column.POSITION] + 1)
+    draw.seeds.copy_(given[:, Column.SEED])
+    draw.top_k.copy_(given[:, Column.TOP_K])
+    values = given[:, Column.TEMPERATURE : Column.MIN_P + 1].contiguous().view(torch.float64)
+    for own, column in zip((draw.temperature, draw.top_p, draw.min_p), values.unbind(1), strict=True):
+        own.copy_(column)
 
 
 def _plan_entry(
