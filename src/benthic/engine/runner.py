@@ -107,8 +107,7 @@ class ModelRunner:
         self._workspace_bytes = workspace_bytes
         self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
         self._device, self._num_threads = model.device, num_threads
-        # On the CPU the operations one by one are as fast.
-        self._in_place = model.device.type == "cuda"
+        self._in_place = False
         shape = pools.geometry
         self._frequencies = {
             ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in shape.layer_ratios
