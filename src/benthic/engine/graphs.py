@@ -4,7 +4,8 @@ What is recorded reads and writes tensors whose addresses stay. A replay costs t
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -55,9 +56,17 @@ class CudaGraphs:
             finally:
                 graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(stream)
+        return _Replay(graph, result, run)
 
-        def replay() -> T:
-            graph.replay()
-            return result
 
-        return replay
+@dataclass(frozen=True, slots=True)
+class _Replay(Generic[T]):
+    """`run` is kept: the graph reads tensors that may be alive through it alone."""
+
+    graph: torch.cuda.CUDAGraph
+    result: T
+    run: Callable[[], T]
+
+    def __call__(self) -> T:
+        self.graph.replay()
+        return self.result
