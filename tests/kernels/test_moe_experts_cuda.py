@@ -35,8 +35,8 @@ def test_results_are_near_the_reference(rows: int, span: cases.Span) -> None:
     x, routing = cases.rows(rows, SIZE, "cuda"), cases.routing(rows, EXPERTS, TOP_K, "cuda")
     want = routed_experts(x, routing, w13, w2, 10.0, impl="reference").double()
     got = routed_experts(x, routing, w13, w2, 10.0, impl="cuda").double()
-    # FP8 values between the products that lie between two codes may fall to either side.
-    assert (got - want).norm() <= 4e-3 * want.norm()
+    # FP8 values between the products that lie between two codes may fall to either side, outputs are bfloat16.
+    assert (got - want).norm() <= 7e-3 * want.norm()
 
 
 def test_the_second_product_is_near_float64() -> None:

@@ -66,7 +66,7 @@ def _takes_cuda(impl: Impl, x: QuantizedRows, w13: Experts, w2: Experts) -> bool
     streamed = all(isinstance(one, Fp4Experts) and one.form != "plain" for one in (w13, w2))
     if impl == "cuda" and not streamed:
         raise KernelInputError("impl='cuda' takes FP4 experts in a streamed form only; use 'auto' or 'reference'")
-    return streamed and impl == "cuda" and uses_cuda_kernel(impl, x.data)
+    return streamed and uses_cuda_kernel(impl, x.data)
 
 
 @cache
