@@ -19,6 +19,7 @@ from floors import head_floor, layer_floor
 from measure import Launch, Measured, measure
 from world import IN_FLASH, World, build_world
 
+from benthic.models import beside
 from benthic.models.block import Block
 from benthic.models.context import AttentionContext
 
@@ -35,8 +36,10 @@ def main() -> None:
     arguments.add_argument("--chunk", type=int, default=4096)
     arguments.add_argument("--profile", action="store_true", help="list the kernels of every case")
     arguments.add_argument("--apart", action="store_true", help="entries are made by operations one by one")
+    arguments.add_argument("--one-stream", action="store_true", help="branches run one after the other")
     arguments.add_argument("--json", help="append measurements to this file")
     options = arguments.parse_args()
+    beside.FEW_ROWS = 0 if options.one_stream else beside.FEW_ROWS
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, python {platform.python_version()}")
     is_decode = options.what == "decode"
     rows = options.rows if is_decode else [1]

@@ -88,7 +88,7 @@ class Transformer(nn.Module):
         Returns:
             The residual streams after the last layer, [R, n, D]: input of `hidden` and of `mtp_forward`.
         """
-        streams = self.embedding(rows.token_ids)[:, None, :].expand(-1, self.config.hc_mult, -1).contiguous()
+        streams = self.embedding(rows.token_ids)[:, None, :].expand(-1, self.config.hc_mult, -1)
         left: Tensor | Unmerged = streams
         for block in self.layers:
             left = block(left, context, trace)
