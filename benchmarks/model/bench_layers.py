@@ -19,7 +19,6 @@ from floors import head_floor, layer_floor
 from measure import Launch, Measured, measure
 from world import IN_FLASH, World, build_world
 
-from benthic.models import beside
 from benthic.models.block import Block
 from benthic.models.context import AttentionContext
 
@@ -39,12 +38,11 @@ def main() -> None:
     arguments.add_argument("--one-stream", action="store_true", help="branches run one after the other")
     arguments.add_argument("--json", help="append measurements to this file")
     options = arguments.parse_args()
-    beside.FEW_ROWS = 0 if options.one_stream else beside.FEW_ROWS
     print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, python {platform.python_version()}")
     is_decode = options.what == "decode"
     rows = options.rows if is_decode else [1]
     world = build_world(options.kinds, max(rows), max(options.contexts), 0 if is_decode else options.chunk)
-    world.in_place = not options.apart
+    world.in_place, world.one_stream = not options.apart, options.one_stream
     print(
         f"# weights and cache: {torch.cuda.memory_allocated() / 1e9:.1f} GB, "
         f"peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"

@@ -13,9 +13,11 @@ from benthic.cache.pools import CachePools
 from benthic.cache.row_context import RowContext, RowTables, plan_shape
 from benthic.cache.tables import PageTables
 from benthic.engine.row_buckets import RowBuckets
+from benthic.engine.side_stream import branches
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows
 from benthic.kernels.pass_plan.layout import REAL
 from benthic.kernels.sparse_attention import DEFAULT_WORKSPACE_BYTES
+from benthic.models.beside import in_line
 from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext, Chunk, Rows
@@ -52,6 +54,7 @@ class World:
     max_len: int
     frequencies: dict[int, Tensor]
     in_place: bool = True
+    one_stream: bool = False
 
     @property
     def device(self) -> torch.device:
@@ -86,6 +89,7 @@ class World:
             bucket[1],
             workspace_bytes=DEFAULT_WORKSPACE_BYTES,
             in_place=self.in_place,
+            beside=in_line if self.one_stream else branches(self.device)(rows),
         )
 
     def prefill(self, chunk: int, context: int) -> AttentionContext:
