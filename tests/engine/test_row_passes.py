@@ -13,7 +13,7 @@ from benthic.cache.geometry import CacheCapacity
 from benthic.cache.work import CacheWork
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
-from benthic.engine.graphs import EagerGraphs
+from benthic.engine.graphs import CaptureRefused, EagerGraphs
 from benthic.engine.pending import FinishedStep
 from benthic.engine.plan import StepPlan
 from benthic.engine.row_buckets import RowBuckets
@@ -178,6 +178,26 @@ def test_new_weights_are_captured_anew(own_model: Transformer) -> None:
     assert graphs.num_captured == 2 * num_captured
     assert second.token_ids != first.token_ids
     assert_same({"r": alone(own_model, one)}, {"r": second})
+
+
+class RefusingGraphs:
+    """Records nothing."""
+
+    def capture(self, run: Callable[[], T]) -> Callable[[], T]:
+        run()
+        raise CaptureRefused("a pass cannot be captured: it waits")
+
+
+def test_what_cannot_be_captured_runs_piece_by_piece_and_is_counted_so(
+    small_model: Transformer, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(3)
+    requests = [request(f"r{n}", ids(rng, 30), max_tokens=20) for n in range(3)]
+    engine = replaying(small_model, RefusingGraphs(), drafter="mtp")
+    assert_same(each_alone(small_model, requests), serve(engine, requests))
+    stats = engine.stats()
+    assert stats.num_steps > 10 and stats.num_replayed_steps == 0
+    assert "piece by piece" in caplog.text
 
 
 def test_warming_up_captures_every_bucket_once_and_says_so(small_model: Transformer) -> None:

@@ -3,6 +3,8 @@
 What is recorded reads and writes tensors whose addresses stay. A replay costs the host one call whatever it does.
 """
 
+import logging
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
@@ -10,6 +12,12 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class CaptureRefused(Exception):
+    """Somewhere in the work the host waits for the device."""
 
 
 class Graphs(Protocol):
@@ -20,6 +28,9 @@ class Graphs(Protocol):
 
         `run` may be called now, any number of times. Tensors that it returns hold their values until the next replay
         of any graph captured here.
+
+        Raises:
+            CaptureRefused: the work cannot be recorded; nothing of it is.
         """
         ...
 
@@ -32,6 +43,15 @@ class EagerGraphs:
         return run
 
 
+def captured_or_not(graphs: Graphs, run: Callable[[], T]) -> tuple[Callable[[], T], bool]:
+    """What does the work, and whether it is a replay: where the work cannot be recorded it is done piece by piece."""
+    try:
+        return graphs.capture(run), True
+    except CaptureRefused as refusal:
+        logger.warning("%s; it is launched piece by piece, which is slower", refusal)
+        return run, False
+
+
 class CudaGraphs:
     """CUDA graphs that share their memory: only one runs at a time, so the largest is what all of them take."""
 
@@ -42,12 +62,13 @@ class CudaGraphs:
             self._stream = torch.cuda.Stream(device)
 
     def capture(self, run: Callable[[], T]) -> Callable[[], T]:
-        """See `Graphs`. `run` is called twice: once for kernels that are compiled on their first use."""
+        """See `Graphs`. `run` is called on trial: for kernels that are compiled on their first use, and for waits."""
         graph, stream = torch.cuda.CUDAGraph(), self._stream
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             run()
-            # Nothing may be freed under a recording, and what the trial took is to be had again.
+            _try_without_waiting(run)
+            # Nothing may be freed under a recording, and what the trials took is to be had again.
             torch.cuda.synchronize(self._device)
             # Other threads of this process go on meanwhile; what they do is none of this recording's business.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -57,6 +78,19 @@ class CudaGraphs:
                 graph.capture_end()
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return _Replay(graph, result, run)
+
+
+def _try_without_waiting(run: Callable[[], object]) -> None:
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode is called a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        run()
+    except RuntimeError as error:
+        raise CaptureRefused(f"a pass cannot be captured: {error}") from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from benthic.cache.pools import CachePools
 from benthic.cache.row_context import RowContext, RowTables
 from benthic.cache.table_mirror import TableMirror
 from benthic.engine.drafting.mtp import DraftingModel
-from benthic.engine.graphs import Graphs
+from benthic.engine.graphs import Graphs, captured_or_not
 from benthic.engine.host_copy import HostCopy
 from benthic.engine.row_buckets import RowBuckets
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows
@@ -124,12 +124,12 @@ class RowDrafts:
                 workspace_bytes=self._workspace_bytes,
                 in_place=self._in_place,
             )
-            self._nexts[bucket] = self._graphs.capture(lambda: self._next(context, max_len, mirror))
+            self._nexts[bucket], _ = captured_or_not(self._graphs, lambda: self._next(context, max_len, mirror))
         return self._nexts[bucket]
 
     def _first_of(self, rows: int, mirror: TableMirror) -> Callable[[], None]:
         if rows not in self._firsts:
-            self._firsts[rows] = self._graphs.capture(lambda: self._first(rows, mirror))
+            self._firsts[rows], _ = captured_or_not(self._graphs, lambda: self._first(rows, mirror))
         return self._firsts[rows]
 
     def _first(self, count: int, mirror: TableMirror) -> None:

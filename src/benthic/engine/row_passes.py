@@ -21,7 +21,7 @@ from benthic.cache.table_mirror import TableMirror
 from benthic.cache.tables import PageTables
 from benthic.engine.drafting.mtp import DraftingModel
 from benthic.engine.extras import ExtrasCollector
-from benthic.engine.graphs import Graphs
+from benthic.engine.graphs import Graphs, captured_or_not
 from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.row_buckets import RowBuckets
@@ -116,6 +116,7 @@ class RowPasses:
         self._streams = torch.zeros(most, config.hc_mult, config.hidden_size, dtype=model.dtype, device=device)
         self._ends = torch.zeros(most, dtype=torch.int64, device=device)
         self._replays: dict[tuple[int, int], Callable[[], RowPass]] = {}
+        self._refused: set[tuple[int, int]] = set()
         self.drafts = None
         """What drafts after a replayed pass."""
         if drafting is not None:
@@ -169,13 +170,13 @@ class RowPasses:
     def forget(self) -> None:
         """Drops what was captured: it names addresses of weights that are not the model's any more."""
         self._replays.clear()
+        self._refused.clear()
         if self.drafts is not None:
             self.drafts.forget()
 
-    @property
-    def num_captured(self) -> int:
-        """Buckets that a replay exists of."""
-        return len(self._replays)
+    def is_captured(self, bucket: tuple[int, int]) -> bool:
+        """Whether passes of that bucket are replayed; else they are launched piece by piece."""
+        return bucket in self._replays and bucket not in self._refused
 
     def _send(self, given: Tensor) -> None:
         if self._given.is_cuda:
@@ -189,7 +190,10 @@ class RowPasses:
         mirror = self._pools.device_tables(self._tables)
         # Made outside: what in it never changes need not be made again in every replay.
         context = self._context(*bucket, mirror)
-        self._replays[bucket] = self._graphs.capture(lambda: self._compute(context, mirror))
+        replay, is_captured = captured_or_not(self._graphs, lambda: self._compute(context, mirror))
+        self._replays[bucket] = replay
+        if not is_captured:
+            self._refused.add(bucket)
         if self.drafts is not None:
             self.drafts.capture(bucket, mirror)
 

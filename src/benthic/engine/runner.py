@@ -107,7 +107,8 @@ class ModelRunner:
         self._workspace_bytes = workspace_bytes
         self._model, self._pools, self._drafter, self._collector = model, pools, drafter, collector
         self._device, self._num_threads = model.device, num_threads
-        self._in_place = False
+        # On the CPU the operations one by one are as fast.
+        self._in_place = model.device.type == "cuda"
         shape = pools.geometry
         self._frequencies = {
             ratio: layer_frequencies(model.config, ratio).to(model.device) for ratio in shape.layer_ratios
@@ -205,7 +206,7 @@ class ModelRunner:
             drafts=drafts,
             started_s=started_s,
             seconds=time.perf_counter() - started_s if self._device.type == "cpu" else None,
-            is_replayed=True,
+            is_replayed=self._rows.is_captured(staged.bucket),
         )
         return outcome.collect
 
