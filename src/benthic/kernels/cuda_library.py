@@ -23,7 +23,7 @@ ARCHITECTURE = "-gencode=arch=compute_90a,code=sm_90a"
 """Hopper with its own instructions (wgmma, setmaxnreg), which sm_90 alone refuses."""
 FLAGS = (ARCHITECTURE, "-O3", "-std=c++17", "-lineinfo")
 HEADERS = (Path(__file__).with_name("hopper.cuh"),)
-"""What any source may include, beside the standard headers of CUDA."""
+"""What any source may include, beside the headers of its own folder and the standard ones of CUDA."""
 COMPILE_LIMIT_S = 600
 
 
@@ -80,7 +80,8 @@ class CudaLibrary:
         return (*FLAGS, *defines, f"-I{Path(__file__).parent}", str(self.source))
 
     def _key(self) -> str:
-        parts = [self.source.read_bytes(), *(header.read_bytes() for header in HEADERS if header.exists())]
+        headers = [*HEADERS, *sorted(self.source.parent.glob("*.cuh"))]
+        parts = [self.source.read_bytes(), *(header.read_bytes() for header in headers if header.exists())]
         parts += [" ".join((*FLAGS, *self.defines, _nvcc_version())).encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.index_scores.cuda import index_scores_cuda, takes_cuda
 from benthic.kernels.index_scores.reference import index_scores_ref
 from benthic.kernels.kv_storage import PackedIndex
 from benthic.kernels.product_rows import fewest_product_rows
@@ -44,6 +45,9 @@ def index_scores(
     if gamma.shape != query.shape[:2]:
         raise KernelInputError(f"gamma has shape {tuple(gamma.shape)}; it must be {tuple(query.shape[:2])}")
     blocks = (0, tiles.num_entry_blocks) if blocks is None else blocks
+    if takes_cuda(impl, query, keys, tiles):
+        assert isinstance(keys, PackedIndex), "the kernel takes no other keys"
+        return index_scores_cuda(query, gamma, keys, tiles, blocks)
     if uses_triton_kernel(impl, query) and keys.dtype is query.dtype:
         return _compiled(_triton(), query, gamma, keys, tiles, blocks)
     is_compiled = uses_cpu_kernel(impl, query)

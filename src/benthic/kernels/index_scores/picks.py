@@ -8,8 +8,11 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.choice import Impl
+from benthic.kernels.index_scores.cuda import takes_cuda, write_visible_scores
 from benthic.kernels.index_scores.op import index_scores
+from benthic.kernels.kv_storage import PackedIndex
 from benthic.kernels.select_topk import select_topk
+from benthic.kernels.select_topk.cuda import Visible, select_topk_cuda
 from benthic.kernels.sparse_attention.addresses import IndexKeys, visible_entries
 from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 from benthic.kernels.sparse_attention.workspace import DEFAULT_WORKSPACE_BYTES, index_block_bytes, portion
@@ -36,6 +39,11 @@ def pick_entries(
     Returns:
         int32 [n, Q, min(k, entry blocks * 64)]: entries, ascending; -1 fills the end where fewer are visible.
     """
+    if takes_cuda(impl, query, keys, tiles):
+        assert isinstance(keys, PackedIndex), "the kernel takes no other keys"
+        per_tile = 4 * tiles.rows_per_tile * tiles.num_entry_blocks * BLOCK
+        if per_tile <= workspace_bytes:
+            return _pick_on_device(query, gamma, keys, tiles, k, max(1, workspace_bytes // max(per_tile, 1)))
     _, heads, dim = query.shape
     block_bytes = index_block_bytes(tiles.rows_per_tile, max(heads, min_rows), dim)
     cut = portion(tiles.num_tiles, tiles.num_entry_blocks, block_bytes, workspace_bytes)
@@ -49,6 +57,20 @@ def pick_entries(
             best = _merge(best, scores, block * BLOCK, k, impl)
         assert best is not None, "a group lists at least one block of entries"
         parts.append(best[1])
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _pick_on_device(
+    query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, k: int, tiles_at_once: int
+) -> Tensor:
+    """`pick_entries` in two launches for each run of so many tiles; only visible scores are written and read."""
+    whole, parts = (0, tiles.num_entry_blocks), []
+    for first in range(0, tiles.num_tiles, tiles_at_once):
+        some = tiles.part(first, first + tiles_at_once)
+        scores = torch.empty(some.num_tiles, some.rows_per_tile, whole[1] * BLOCK, device=query.device)
+        write_visible_scores(query, gamma, keys, some, whole, scores)
+        visible = Visible(some.positions, some.used, some.rows_per_tile, some.ratio)
+        parts.append(select_topk_cuda(scores, k, visible))
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_cuda_kernel
+from benthic.kernels.select_topk.cuda import select_topk_cuda
 from benthic.kernels.select_topk.reference import select_topk_ref
 
 
@@ -24,6 +26,8 @@ def select_topk(scores: Tensor, k: int, *, impl: Impl = "auto") -> Tensor:
     if k < 1:
         raise KernelInputError(f"k ({k}) must be at least 1")
     scores = scores.detach()
+    if scores.dtype is not torch.float64 and uses_cuda_kernel(impl, scores):
+        return select_topk_cuda(scores, k)
     if not uses_cpu_kernel(impl, scores):
         return select_topk_ref(scores, k)
     return _cpu()(scores, k)

@@ -1,0 +1,83 @@
+"""Index scores on a Hopper GPU from packed keys: one launch for all rows, see `scores.cu`.
+
+A score is a function of its row and its key: tiles, pieces, pages and neighbours are not in its bits. Queries that went
+through the rounding of the keys' format are multiplied as FP8; others are exact too, but slow.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benthic.errors import KernelInputError
+from benthic.kernels.choice import Impl, uses_cuda_kernel
+from benthic.kernels.cuda_library import CudaLibrary
+from benthic.kernels.kv_storage import PackedIndex
+from benthic.kernels.sparse_attention.addresses import Blocks, IndexKeys
+from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
+
+HEADS, DIM = 64, 128
+"""Of every released indexer."""
+COPY_BYTES = 16
+"""What addresses and sizes of copies to shared memory are multiples of."""
+_POINTER, _INT = ctypes.c_void_p, ctypes.c_int
+_TYPES = [_POINTER] * 9 + [_INT] * 9 + [_POINTER]
+
+
+def takes_cuda(impl: Impl, query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> bool:
+    """True if the kernel should score these tiles.
+
+    Raises:
+        KernelInputError: `impl` is "cuda", and the kernel cannot.
+    """
+    if not uses_cuda_kernel(impl, query):
+        return False
+    fits = query.dtype is torch.bfloat16 and query.shape[1:] == (HEADS, DIM) and isinstance(keys, PackedIndex)
+    if fits:
+        page, data = tiles.entry_page, keys.data
+        pages_fit = page % BLOCK == 0 or (BLOCK % page == 0 and page * data.shape[1] % COPY_BYTES == 0)
+        fits = pages_fit and data.is_contiguous() and data.data_ptr() % COPY_BYTES == 0
+    if impl == "cuda" and not fits:
+        raise KernelInputError(
+            f"impl='cuda' got {query.dtype} queries {tuple(query.shape)} and pages of {tiles.entry_page} entries; it "
+            f"takes bfloat16 queries [rows, {HEADS}, {DIM}] and packed keys in pages of 4, 8, 16, 32 or whole 64s"
+        )
+    return fits
+
+
+def index_scores_cuda(query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+    """See `index_scores`; places without a row of their own see nothing."""
+    first, end = blocks
+    shape = (tiles.num_tiles, tiles.rows_per_tile, (end - first) * BLOCK)
+    out = torch.full(shape, -torch.inf, device=query.device)
+    write_visible_scores(query, gamma, keys, tiles, blocks, out)
+    return out
+
+
+def write_visible_scores(
+    query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, blocks: Blocks, out: Tensor
+) -> None:
+    """Writes to `out` float32 [n, Q, (end - first) * 64] what each query sees, and leaves the rest as it is."""
+    table = tiles.entry_table
+    assert table is not None, "a layer of ratio 0 has no entries"
+    tensors = [query, gamma.float(), keys.data, tiles.queries, tiles.positions, tiles.used, tiles.sequence, table]
+    tensors = [tensor.contiguous() for tensor in tensors]
+    addresses = [tensor.data_ptr() for tensor in (*tensors, out)]
+    sizes = (tiles.num_tiles, tiles.rows_per_tile, *blocks, table.shape[1], tiles.entry_page, tiles.ratio)
+    form = 0 if keys.form == "v4" else 1
+    device = query.device
+    if out.numel():
+        stream = torch.cuda.current_stream(device).cuda_stream
+        _library().function("index_scores", _TYPES)(*addresses, *sizes, form, _processors(device.index or 0), stream)
+
+
+@cache
+def _processors(index: int) -> int:
+    return torch.cuda.get_device_properties(index).multi_processor_count
+
+
+@cache
+def _library() -> CudaLibrary:
+    return CudaLibrary(Path(__file__).with_name("scores.cu"))
