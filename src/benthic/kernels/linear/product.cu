@@ -288,8 +288,8 @@ int launch(const Operands& o, const Shape& s, int processors, cudaStream_t strea
   if (int error = describe(&w_map, o.w, o.inputs, s.outputs, s.groups, o.w_row, o.w_group, Size::OUTPUTS)) return error;
   if (int error = describe(&x_map, o.x, o.inputs, s.rows, s.groups, o.x_row, o.x_group, N)) return error;
   const auto kernel = product<BLOCKS, N, STAGES, MODE, Y>;
-  static const cudaError_t allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-  if (allowed) return allowed;
+  // Every time: the limit is a device's, and a process may have several.
+  if (int error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES)) return error;
   const int tiles = s.groups * ((s.rows + N - 1) / N) * ((s.outputs + Size::OUTPUTS - 1) / Size::OUTPUTS);
   const int resident = BYTES <= 113 * 1024 ? 2 : 1;
   cudaLaunchAttribute cluster;
