@@ -16,6 +16,8 @@ from benthic.kernels.cross_entropy.reference import RankedLogprobs
 
 _BLOCK, _WARPS = 8192, 16
 _LOWEST = tl.constexpr(-(2**63))
+_STAGES = tl.constexpr(4)
+"""Blocks of logits on their way at once."""
 
 
 @triton.jit
@@ -35,7 +37,7 @@ def _logprobs(
     own, lane = logits + row * row_step, tl.arange(0, block)
     largest = tl.full((block,), float("-inf"), tl.float32)
     keys = tl.full((block,), _LOWEST, tl.int64)
-    for start in range(0, size, block):
+    for start in tl.range(0, size, block, num_stages=_STAGES):
         token = start + lane
         logit = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
         largest = tl.maximum(largest, logit)
@@ -43,7 +45,7 @@ def _logprobs(
             keys = tl.maximum(keys, tl.where(token < size, _key(logit, token, size), _LOWEST))
     top = tl.max(largest, 0)
     total = tl.zeros((block,), tl.float32)
-    for start in range(0, size, block):
+    for start in tl.range(0, size, block, num_stages=_STAGES):
         token = start + lane
         logit = tl.load(own + token, mask=token < size, other=float("-inf")).to(tl.float32)
         total += tl.where(token < size, tl.exp(logit - top), 0.0)

@@ -14,7 +14,7 @@ from benthic.kernels.linear.schedule import order_of
 
 _LIBRARY = CudaLibrary(Path(__file__).with_name("product.cu"))
 _MOST_SPREAD = 8
-"""Programs of a cluster."""
+"""Segments of a cluster."""
 _TILE_OUTPUTS, _TILE_ROWS = 128, 128
 
 
@@ -25,6 +25,11 @@ def takes(x: Tensor, weight: Tensor) -> bool:
         and x.shape[2] >= 64
         and all(_is_aligned(operand) for operand in (x, weight))
     )
+
+
+def is_worthwhile(rows: int, weight: Tensor) -> bool:
+    """True where this kernel was measured to be no slower than Triton's, which has the same bits."""
+    return order_of(weight.shape[1], weight.shape[2], weight.dtype).segments == 1
 
 
 def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
@@ -46,11 +51,14 @@ def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     order = order_of(outputs, inputs, x.dtype)
     tiles = groups * -(-rows // _TILE_ROWS) * -(-outputs // _TILE_OUTPUTS)
     processors = _processors(x.device.index or 0)
-    spreads = order.segments <= _MOST_SPREAD and tiles < processors
+    # Few tiles: their segments on several programs, one or two each, as many as run at once.
+    each = 0
+    if 1 < order.segments <= _MOST_SPREAD and tiles < processors:
+        each = 1 if tiles * order.segments <= processors else 2
     _function()(
         x.data_ptr(), weight.data_ptr(), y.data_ptr(), out_dtype is torch.float32, rows, groups, outputs, inputs,
         _stride(x, 0), _stride(x, 1), _stride(weight, 1), _stride(weight, 0),
-        order.segments, order.segment_len // 64, spreads, processors, torch.cuda.current_stream(x.device).cuda_stream,
+        order.segments, order.segment_len // 64, each, processors, torch.cuda.current_stream(x.device).cuda_stream,
     )  # fmt: skip
     return y
 

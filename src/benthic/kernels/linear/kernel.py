@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from benthic.kernels.choice import uses_cuda_kernel
+from benthic.kernels.linear.cuda import is_worthwhile, multiply_cuda, takes
 from benthic.kernels.linear.schedule import Order, Tile, order_of, tile_of
 
 # Neighbouring programs share weights while they are in the second-level cache.
@@ -140,6 +142,8 @@ def shape_of(order: Order, tile: Tile, inputs: int, x: Tensor) -> dict[str, Any]
 
 def product(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     """`multiply` by whichever kernel is the fastest here: all add in one order."""
+    if uses_cuda_kernel("auto", x) and takes(x, weight) and is_worthwhile(x.shape[0], weight):
+        return multiply_cuda(x, weight, out_dtype)
     return multiply(x, weight, out_dtype)
 
 

@@ -4,7 +4,7 @@
 // same order, so both give the same bits. One thread has the copy engine fill a ring of stages; two warpgroups multiply.
 //   MODE CHAIN: one segment, one chain of products. A program goes on to its next tile without emptying the ring.
 //   MODE FOLD: several segments; each is summed from zero and added to the total in registers.
-//   MODE SPREAD: the segments are the programs of a cluster, which add their sums in order through shared memory.
+//   MODE SPREAD: a program of a cluster takes EACH segments; all add their sums in order through shared memory.
 #include <cuda.h>
 #include <cuda_bf16.h>
 #include "hopper.cuh"
@@ -17,6 +17,7 @@ constexpr int CHAIN = 0, FOLD = 1, SPREAD = 2;
 constexpr int STEP = 64;               // inputs of a stage: 128 bytes a row, the width of the copy engine's swizzle
 constexpr int GROUPS = 2;              // warpgroups that multiply
 constexpr int THREADS = 128 * (GROUPS + 1);
+constexpr int MOST_SPREAD = 8;         // segments of a cluster
 constexpr int TOGETHER = 8;            // row tiles that share weights while these are in the second-level cache
 
 struct Shape {
@@ -114,6 +115,7 @@ struct Tile { int row, output, group; };
 template <int BLOCKS, int N> struct Sizes {
   static constexpr int OUTPUTS = 64 * GROUPS * BLOCKS;
   static constexpr int W_BYTES = OUTPUTS * STEP * 2, X_BYTES = N * STEP * 2, STAGE = W_BYTES + X_BYTES;
+  static constexpr int SUM_ROW = OUTPUTS + 4;  // floats; the four keep the rows of a warp in different banks
 };
 
 template <int BLOCKS, int N> __device__ __forceinline__ Tile tile_at(int number, const Shape& s) {
@@ -125,7 +127,7 @@ template <int BLOCKS, int N> __device__ __forceinline__ Tile tile_at(int number,
   return {(first + rest % band) * N, rest / band * Sizes<BLOCKS, N>::OUTPUTS, group};
 }
 
-template <int BLOCKS, int N, int STAGES, int MODE, typename Y>
+template <int BLOCKS, int N, int STAGES, int MODE, int EACH, typename Y>
 __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ CUtensorMap w_map,
                                                    const __grid_constant__ CUtensorMap x_map, Y* y, const Shape s) {
   using Size = Sizes<BLOCKS, N>;
@@ -134,11 +136,11 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ CUten
   __shared__ alignas(8) uint64_t barriers[2 * STAGES];
   const uint32_t full = shared_address(barriers), empty = full + 8 * STAGES;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = warp / 4;
-  const int segment = MODE == SPREAD ? blockIdx.x % s.segments : 0;
-  const int first_tile = MODE == SPREAD ? blockIdx.x / s.segments : blockIdx.x;
+  const int peers = s.segments / EACH, rank = MODE == SPREAD ? blockIdx.x % peers : 0;
+  const int first_tile = MODE == SPREAD ? blockIdx.x / peers : blockIdx.x;
   const int stride = MODE == SPREAD ? 1 << 30 : gridDim.x;
   const int tiles = s.groups * ((s.rows + N - 1) / N) * ((s.outputs + Size::OUTPUTS - 1) / Size::OUTPUTS);
-  const int first_step = segment * s.steps, steps = MODE == FOLD ? s.steps * s.segments : s.steps;
+  const int first_step = rank * EACH * s.steps, steps = s.steps * (MODE == FOLD ? s.segments : EACH);
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) {
       mbarrier_init(full + 8 * i, 1);
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ CUten
   }
   __syncthreads();
   if (part == GROUPS) {
-    if (BLOCKS * N >= 256) give_registers<24>();
+    if (MODE == FOLD || BLOCKS * N >= 256) give_registers<24>();
     if (warp == 4 * GROUPS && lane == 0) {
       int stage = 0, phase = 1;
       for (int number = first_tile; number < tiles; number += stride) {
@@ -165,64 +167,72 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ CUten
       }
     }
   } else {
-    if (BLOCKS * N >= 256) take_registers<240>();
+    if (MODE == FOLD || BLOCKS * N >= 256) take_registers<240>();
     int stage = 0, phase = 0;
     for (int number = first_tile; number < tiles; number += stride) {
       const Tile tile = tile_at<BLOCKS, N>(number, s);
-      float d[BLOCKS][N / 2], total[MODE == FOLD ? BLOCKS : 1][MODE == FOLD ? N / 2 : 1];
-      if (MODE == FOLD) {
+      // Segments take turns in two accumulators: one is added to the total while the other's products run.
+      float d[MODE == FOLD ? 2 : EACH][BLOCKS][N / 2], total[MODE == FOLD ? BLOCKS : 1][MODE == FOLD ? N / 2 : 1];
+      int previous = -1;
+      const auto run = [&](float (&sum)[BLOCKS][N / 2], auto&& after_first) {
+        for (int k = 0; k < s.steps; ++k) {
+          mbarrier_wait(full + 8 * stage, phase);
+          const uint32_t at = base + stage * Size::STAGE, own = at + part * BLOCKS * 64 * STEP * 2;
 #pragma unroll
-        for (int b = 0; b < BLOCKS; ++b)
+          for (int b = 0; b < BLOCKS; ++b) wgmma_hold(sum[b]);
+          wgmma_fence();
 #pragma unroll
-          for (int i = 0; i < (MODE == FOLD ? N / 2 : 1); ++i) total[MODE == FOLD ? b : 0][i] = 0.0f;
-      }
-      int previous = -1, in_segment = 0;
-      for (int k = 0; k < steps; ++k) {
-        mbarrier_wait(full + 8 * stage, phase);
-        const uint32_t at = base + stage * Size::STAGE, own = at + part * BLOCKS * 64 * STEP * 2;
+          for (int b = 0; b < BLOCKS; ++b)
 #pragma unroll
-        for (int b = 0; b < BLOCKS; ++b) wgmma_hold(d[b]);
-        wgmma_fence();
-#pragma unroll
-        for (int b = 0; b < BLOCKS; ++b)
-#pragma unroll
-          for (int i = 0; i < STEP / 16; ++i)
-            multiply<N>(d[b], swizzled(own + b * 64 * STEP * 2 + 32 * i), swizzled(at + Size::W_BYTES + 32 * i),
-                        in_segment > 0 || i > 0);
-        wgmma_commit();
-        if (previous >= 0) {
-          wgmma_wait<1>();
-          if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + 8 * previous);
-        }
-        previous = stage;
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-        if (MODE == FOLD && ++in_segment == s.steps) {
-          in_segment = 0;
-          wgmma_wait<0>();
-#pragma unroll
-          for (int b = 0; b < BLOCKS; ++b) {
-            wgmma_hold(d[b]);
-#pragma unroll
-            for (int i = 0; i < (MODE == FOLD ? N / 2 : 1); ++i) total[MODE == FOLD ? b : 0][i] += d[b][i];
+            for (int i = 0; i < STEP / 16; ++i)
+              multiply<N>(sum[b], swizzled(own + b * 64 * STEP * 2 + 32 * i), swizzled(at + Size::W_BYTES + 32 * i),
+                          k > 0 || i > 0);
+          wgmma_commit();
+          if (previous >= 0) {
+            wgmma_wait<1>();
+            if (threadIdx.x % 128 == 0) mbarrier_arrive(empty + 8 * previous);
           }
-        } else if (MODE != FOLD) {
-          in_segment = 1;
+          previous = stage;
+          if (++stage == STAGES) stage = 0, phase ^= 1;
+          if (k == 0) after_first();
         }
+      };
+      const auto add = [&](float (&sum)[BLOCKS][N / 2], bool is_first) {
+#pragma unroll
+        for (int b = 0; b < BLOCKS; ++b) {
+          wgmma_hold(sum[b]);
+#pragma unroll
+          for (int i = 0; i < (MODE == FOLD ? N / 2 : 0); ++i)
+            total[MODE == FOLD ? b : 0][i] = (is_first ? 0.0f : total[MODE == FOLD ? b : 0][i]) + sum[b][i];
+        }
+      };
+      if constexpr (MODE == FOLD) {
+        for (int pair = 0; pair < s.segments; pair += 2) {
+          run(d[0], [&] { if (pair) add(d[1], false); });
+          run(d[1], [&] { add(d[0], pair == 0); });
+        }
+      } else {
+#pragma unroll
+        for (int own = 0; own < EACH; ++own) run(d[own], [] {});
       }
       wgmma_wait<0>();
       if (threadIdx.x % 128 == 0 && previous >= 0) mbarrier_arrive(empty + 8 * previous);
+      if constexpr (MODE == FOLD) add(d[1], false);
       // The sums will lie where the ring is: both warpgroups must have read it.
       if (MODE == SPREAD) named_barrier_sync(1, 128 * GROUPS);
 #pragma unroll
       for (int b = 0; b < BLOCKS; ++b) {
-        wgmma_hold(d[b]);
+#pragma unroll
+        for (int own = 0; own < EACH; ++own) wgmma_hold(d[own][b]);
         const int output = (part * BLOCKS + b) * 64 + warp % 4 * 16 + lane / 4;
 #pragma unroll
         for (int i = 0; i < N / 2; ++i) {
           const int row = i / 4 * 8 + lane % 4 * 2 + i % 2, at = output + i % 4 / 2 * 8;
-          float value = MODE == FOLD ? total[MODE == FOLD ? b : 0][MODE == FOLD ? i : 0] : d[b][i];
+          const float value = MODE == FOLD ? total[MODE == FOLD ? b : 0][MODE == FOLD ? i : 0] : d[0][b][i];
           if (MODE == SPREAD) {
-            reinterpret_cast<float*>(raw + (base - shared_address(raw)))[row * (Size::OUTPUTS + 4) + at] = value;
+            float* sums = reinterpret_cast<float*>(raw + (base - shared_address(raw)));
+#pragma unroll
+            for (int own = 0; own < EACH; ++own) sums[(own * N + row) * Size::SUM_ROW + at] = d[own][b][i];
           } else if (tile.row + row < s.rows && tile.output + at < s.outputs) {
             put(y + (tile.row + row) * s.y_row + tile.group * s.y_group + tile.output + at, value + 0.0f);
           }
@@ -234,11 +244,18 @@ __global__ void __launch_bounds__(THREADS) product(const __grid_constant__ CUten
     __syncwarp();
     cluster_sync();
     const Tile tile = tile_at<BLOCKS, N>(first_tile, s);
-    for (int place = threadIdx.x + segment * THREADS; place < N * Size::OUTPUTS; place += THREADS * s.segments) {
+    for (int place = threadIdx.x + rank * THREADS; place < N * Size::OUTPUTS; place += THREADS * peers) {
       const int row = place / Size::OUTPUTS, at = place % Size::OUTPUTS;
       if (tile.row + row >= s.rows || tile.output + at >= s.outputs) continue;
-      float total = 0.0f;
-      for (int rank = 0; rank < s.segments; ++rank) total += read_peer(base + (row * (Size::OUTPUTS + 4) + at) * 4, rank);
+      float sums[MOST_SPREAD], total = 0.0f;
+      // All on their way before the first is added.
+#pragma unroll
+      for (int segment = 0; segment < MOST_SPREAD; ++segment)
+        if (segment < s.segments)
+          sums[segment] = read_peer(base + ((segment % EACH * N + row) * Size::SUM_ROW + at) * 4, segment / EACH);
+#pragma unroll
+      for (int segment = 0; segment < MOST_SPREAD; ++segment)
+        if (segment < s.segments) total += sums[segment];
       put(y + (tile.row + row) * s.y_row + tile.group * s.y_group + tile.output + at, total);
     }
     cluster_sync();
@@ -278,26 +295,26 @@ struct Operands {
   long inputs, x_row, x_group, w_row, w_group;
 };
 
-template <int BLOCKS, int N, int STAGES, int MODE, typename Y>
+template <int BLOCKS, int N, int STAGES, int MODE, int EACH, typename Y>
 int launch(const Operands& o, const Shape& s, int processors, cudaStream_t stream) {
   using Size = Sizes<BLOCKS, N>;
-  constexpr int SUMS = MODE == SPREAD ? N * (Size::OUTPUTS + 4) * 4 : 0;
+  constexpr int SUMS = MODE == SPREAD ? EACH * N * Size::SUM_ROW * 4 : 0;
   constexpr int BYTES = 1024 + (STAGES * Size::STAGE > SUMS ? STAGES * Size::STAGE : SUMS);
   static_assert(BYTES <= 227 * 1024 - 512, "the ring does not fit");
   CUtensorMap w_map, x_map;
   if (int error = describe(&w_map, o.w, o.inputs, s.outputs, s.groups, o.w_row, o.w_group, Size::OUTPUTS)) return error;
   if (int error = describe(&x_map, o.x, o.inputs, s.rows, s.groups, o.x_row, o.x_group, N)) return error;
-  const auto kernel = product<BLOCKS, N, STAGES, MODE, Y>;
+  const auto kernel = product<BLOCKS, N, STAGES, MODE, EACH, Y>;
   // Every time: the limit is a device's, and a process may have several.
   if (int error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES)) return error;
   const int tiles = s.groups * ((s.rows + N - 1) / N) * ((s.outputs + Size::OUTPUTS - 1) / Size::OUTPUTS);
   const int resident = BYTES <= 113 * 1024 ? 2 : 1;
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = MODE == SPREAD ? s.segments : 1;
+  cluster.val.clusterDim.x = MODE == SPREAD ? s.segments / EACH : 1;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(MODE == SPREAD ? tiles * s.segments : min(tiles, processors * resident));
+  config.gridDim = dim3(MODE == SPREAD ? tiles * (s.segments / EACH) : min(tiles, processors * resident));
   config.blockDim = dim3(THREADS);
   config.dynamicSmemBytes = BYTES;
   config.stream = stream;
@@ -306,18 +323,24 @@ int launch(const Operands& o, const Shape& s, int processors, cudaStream_t strea
   return cudaLaunchKernelEx(&config, kernel, w_map, x_map, static_cast<Y*>(o.y), s);
 }
 
-template <typename Y> int choose(const Operands& o, const Shape& s, int spreads, int processors, cudaStream_t stream) {
+template <int EACH, typename Y>
+int spread(const Operands& o, const Shape& s, int processors, cudaStream_t stream) {
+  if (s.rows <= 16) return launch<1, 16, 5, SPREAD, EACH, Y>(o, s, processors, stream);
+  if (s.rows <= 32) return launch<1, 32, 5, SPREAD, EACH, Y>(o, s, processors, stream);
+  if (s.rows <= 64) return launch<1, 64, 4, SPREAD, EACH, Y>(o, s, processors, stream);
+  return launch<1, 128, 6, SPREAD, EACH, Y>(o, s, processors, stream);
+}
+
+template <typename Y> int choose(const Operands& o, const Shape& s, int each, int processors, cudaStream_t stream) {
   if (s.segments == 1) {
-    if (s.rows <= 16) return launch<1, 16, 6, CHAIN, Y>(o, s, processors, stream);
-    if (s.rows <= 32) return launch<1, 32, 5, CHAIN, Y>(o, s, processors, stream);
-    if (s.rows <= 64) return launch<2, 64, 5, CHAIN, Y>(o, s, processors, stream);
-    return launch<2, 128, 4, CHAIN, Y>(o, s, processors, stream);
+    if (s.rows <= 16) return launch<1, 16, 6, CHAIN, 1, Y>(o, s, processors, stream);
+    if (s.rows <= 32) return launch<1, 32, 5, CHAIN, 1, Y>(o, s, processors, stream);
+    if (s.rows <= 64) return launch<2, 64, 5, CHAIN, 1, Y>(o, s, processors, stream);
+    return launch<2, 128, 4, CHAIN, 1, Y>(o, s, processors, stream);
   }
-  if (!spreads) return launch<1, 128, 6, FOLD, Y>(o, s, processors, stream);
-  if (s.rows <= 16) return launch<1, 16, 5, SPREAD, Y>(o, s, processors, stream);
-  if (s.rows <= 32) return launch<1, 32, 5, SPREAD, Y>(o, s, processors, stream);
-  if (s.rows <= 64) return launch<1, 64, 4, SPREAD, Y>(o, s, processors, stream);
-  return launch<1, 128, 3, SPREAD, Y>(o, s, processors, stream);
+  if (each == 1) return spread<1, Y>(o, s, processors, stream);
+  if (each == 2) return spread<2, Y>(o, s, processors, stream);
+  return launch<1, 128, 6, FOLD, 1, Y>(o, s, processors, stream);
 }
 
 }  // namespace products
@@ -325,13 +348,14 @@ template <typename Y> int choose(const Operands& o, const Shape& s, int spreads,
 using namespace products;
 
 // x [R, G, I] and w [G, O, I] bf16, strides in elements, multiples of 8, inputs contiguous; y [R, G, O] contiguous.
-// I = segments * steps * 64, but the last segment may be short: what lies outside is zero.
+// I = segments * steps * 64, but the last segment may be short: what lies outside is zero. `each`: segments, a power of
+// two, that a program takes; 0: all of them.
 extern "C" int multiply_bf16(const void* x, const void* w, void* y, int is_wide, long rows, long groups, long outputs,
                              long inputs, long x_row, long x_group, long w_row, long w_group, int segments, int steps,
-                             int spreads, int processors, void* stream) {
+                             int each, int processors, void* stream) {
   const Operands o = {x, w, y, inputs, x_row, x_group, w_row, w_group};
   const Shape s = {(int)rows, (int)outputs, (int)groups, steps, segments, groups * outputs, outputs};
   const auto on = static_cast<cudaStream_t>(stream);
-  return is_wide ? choose<float>(o, s, spreads, processors, on)
-                 : choose<__nv_bfloat16>(o, s, spreads, processors, on);
+  return is_wide ? choose<float>(o, s, each, processors, on)
+                 : choose<__nv_bfloat16>(o, s, each, processors, on);
 }

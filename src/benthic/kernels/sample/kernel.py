@@ -2,7 +2,7 @@
 
 A row whose choice is cut (top-k, top-p, min-p) is not sorted. A histogram of logits says how far below the best what
 may be kept can lie; tokens above that are listed, and their keys (a logit's bits in rising order, then the lower id)
-are sorted, or bisected where they are many. Counts and masses are sums of integers, so how they are shared out, and
+are compared with one another, or bisected where they are many. Counts and masses are sums of integers, so how they are shared out, and
 in which order tokens are listed, cannot show.
 """
 
@@ -14,11 +14,13 @@ from torch import Tensor
 from benthic.kernels.sample.random_numbers import FIRST, GOLDEN, SECOND
 from benthic.kernels.sample.reference import Cuts
 
-_BLOCK, _WARPS, _SORTED = 8192, 16, 2048
+_BLOCK, _CUT_BLOCK, _WARPS, _COUNTED = 8192, 4096, 16, 2048
 _ONE = tl.constexpr(2.0**40)
 """The reference's whole weight."""
 # Bins of the histogram: an eighth of a natural unit each, at the row's temperature; the last holds all the rest.
 _BINS, _BINS_A_UNIT = tl.constexpr(256), tl.constexpr(8.0)
+_STAGES, _COMPARED = tl.constexpr(4), tl.constexpr(8)
+"""Blocks of logits on their way at once; keys that all others are compared with at once."""
 _FIRST, _SECOND, _GOLDEN = tl.constexpr(FIRST), tl.constexpr(SECOND), tl.constexpr(GOLDEN)
 _LOWEST = tl.constexpr(-(2**63))
 
@@ -67,7 +69,7 @@ def _best(own, size, block: tl.constexpr):
     lane = tl.arange(0, block)
     best = tl.full((block,), float("-inf"), tl.float32)
     where = tl.full((block,), 0, tl.int32)
-    for start in range(0, size, block):
+    for start in tl.range(0, size, block, num_stages=_STAGES):
         token = start + lane
         logit = tl.load(own + token, mask=token < size, other=float("-inf"))
         better = logit > best
@@ -89,7 +91,7 @@ def _last_bin(own, size, top, heat, limit, has_limit, top_p, block: tl.constexpr
     """(bin that bounds what may be kept, how many tokens are up to it, mass of all tokens)."""
     lane, number = tl.arange(0, block), tl.arange(0, _BINS)
     counts, mass = tl.zeros((_BINS,), tl.int32), tl.zeros((block,), tl.int64)
-    for start in range(0, size, block):
+    for start in tl.range(0, size, block, num_stages=_STAGES):
         token = start + lane
         inside = token < size
         logit = tl.load(own + token, mask=inside, other=float("-inf"))
@@ -105,30 +107,36 @@ def _last_bin(own, size, top, heat, limit, has_limit, top_p, block: tl.constexpr
 
 
 @triton.jit
-def _sorted_cutoff(
+def _counted_cutoff(
     own, keys, counter, size, top, heat, last, count, limit, has_limit, total, top_p,
     id_bits: tl.constexpr, block: tl.constexpr, room: tl.constexpr,
 ):  # fmt: skip
-    """The key of the last token that is kept, by sorting the few that may be."""
-    lane, rank = tl.arange(0, block), tl.arange(0, room)
+    """The key of the last token that is kept, by comparing the few that may be with one another."""
+    lane, place = tl.arange(0, block), tl.arange(0, room)
     tl.store(counter, 0)
     tl.debug_barrier()
-    for start in range(0, size, block):
+    for start in tl.range(0, size, block, num_stages=_STAGES):
         token = start + lane
         logit = tl.load(own + token, mask=token < size, other=float("-inf"))
         is_near = (token < size) & (_bin(logit, top, heat) <= last)
-        place = tl.atomic_add(counter + tl.zeros((block,), tl.int32), 1, mask=is_near)
-        tl.store(keys + place, key_of(logit, token, size, id_bits), mask=is_near)
+        free = tl.atomic_add(counter + tl.zeros((block,), tl.int32), 1, mask=is_near)
+        tl.store(keys + free, key_of(logit, token, size, id_bits), mask=is_near)
     tl.debug_barrier()
-    best_first = tl.sort(tl.load(keys + rank, mask=rank < count, other=_LOWEST), descending=True)
-    is_ranked = rank < tl.minimum(count, limit)
-    weight = tl.where(is_ranked, _weight(_logit_of(best_first, id_bits), top, heat), 0)
+    key = tl.load(keys + place, mask=place < count, other=_LOWEST)
+    rank, before = tl.zeros((room,), tl.int32), tl.zeros((room,), tl.int64)
+    for start in range(0, count, _COMPARED):
+        other = start + tl.arange(0, _COMPARED)
+        other_key = tl.load(keys + other, mask=other < count, other=_LOWEST)
+        weight = _weight(_logit_of(other_key, id_bits), top, heat)
+        is_ahead = (other_key[None, :] > key[:, None]) & (other < count)[None, :]
+        rank += tl.sum(is_ahead.to(tl.int32), 1)
+        before += tl.sum(tl.where(is_ahead, weight[None, :], 0), 1)
+    is_ranked = (place < count) & (rank < limit)
     if has_limit:
-        total = tl.sum(weight, 0)
-    before = tl.cumsum(weight, 0) - weight
+        total = tl.sum(tl.where(is_ranked, _weight(_logit_of(key, id_bits), top, heat), 0), 0)
     wanted = top_p.to(tl.float64) * total.to(tl.float64)
     is_kept = is_ranked & ((before.to(tl.float64) < wanted) | (rank == 0))
-    return tl.min(tl.where(is_kept, best_first, 0x7FFFFFFFFFFFFFFF), 0)
+    return tl.min(tl.where(is_kept, key, 0x7FFFFFFFFFFFFFFF), 0)
 
 
 @triton.jit
@@ -136,7 +144,7 @@ def _list_near(own, tokens, size, top, heat, last, block: tl.constexpr):
     """Lists tokens up to bin `last`, lane by lane; returns the length of each lane's list."""
     lane = tl.arange(0, block)
     length = tl.zeros((block,), tl.int32)
-    for start in range(0, size, block):
+    for start in tl.range(0, size, block, num_stages=_STAGES):
         token = start + lane
         logit = tl.load(own + token, mask=token < size, other=float("-inf"))
         is_near = (token < size) & (_bin(logit, top, heat) <= last)
@@ -202,7 +210,7 @@ def _lowest_kept(
     last, count, total = _last_bin(own, size, top, heat, limit, has_limit, top_p, block)
     cutoff = tl.full((), _LOWEST, tl.int64)
     if count <= room:
-        cutoff = _sorted_cutoff(
+        cutoff = _counted_cutoff(
             own, keys, counter, size, top, heat, last, count, limit, has_limit, total, top_p, id_bits, block, room
         )
     else:
@@ -242,7 +250,7 @@ def _sample(
             least = m.to(tl.float64) * _ONE
         lane, number = tl.arange(0, block), tl.arange(0, num_chunks)
         masses = tl.zeros((num_chunks,), tl.int64)
-        for chunk in range(0, num_chunks):
+        for chunk in tl.range(0, num_chunks, num_stages=_STAGES):
             weight = _kept_weight(own, chunk * block + lane, size, top, heat, cutoff, least, has_cuts, id_bits)
             masses = tl.where(number == chunk, tl.sum(weight, 0), masses)
         total = tl.sum(masses, 0)
@@ -263,12 +271,13 @@ def sample_triton(
     cuts: Cuts | None,
     seeds: Tensor,
     positions: Tensor,
-    block: int = _BLOCK,
-    room: int = _SORTED,
+    block: int = 0,
+    room: int = _COUNTED,
 ) -> Tensor:
-    """See `sample`. `block` and `room` (the most keys that are sorted) are for tests of small vocabularies."""
+    """See `sample`. `block` and `room` (the most keys that are compared with one another) are for tests of small vocabularies."""
     logits = logits if logits.dtype is torch.float32 and logits.stride(1) == 1 else logits.float().contiguous()
     (rows, size), on = logits.shape, logits.device
+    block = block or (_BLOCK if cuts is None else _CUT_BLOCK)
     drawn = torch.empty(rows, dtype=torch.int64, device=on)
     if not rows:
         return drawn
