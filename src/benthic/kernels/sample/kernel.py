@@ -2,8 +2,8 @@
 
 A row whose choice is cut (top-k, top-p, min-p) is not sorted. A histogram of logits says how far below the best what
 may be kept can lie; tokens above that are listed, and their keys (a logit's bits in rising order, then the lower id)
-are compared with one another, or bisected where they are many. Counts and masses are sums of integers, so how they are shared out, and
-in which order tokens are listed, cannot show.
+are compared with one another, or bisected where they are many. Counts and masses are sums of integers, so how they are
+shared out, and in which order tokens are listed, cannot show.
 """
 
 import torch
@@ -274,7 +274,7 @@ def sample_triton(
     block: int = 0,
     room: int = _COUNTED,
 ) -> Tensor:
-    """See `sample`. `block` and `room` (the most keys that are compared with one another) are for tests of small vocabularies."""
+    """See `sample`. `block` and `room` (the most keys that are compared) are for tests of small vocabularies."""
     logits = logits if logits.dtype is torch.float32 and logits.stride(1) == 1 else logits.float().contiguous()
     (rows, size), on = logits.shape, logits.device
     block = block or (_BLOCK if cuts is None else _CUT_BLOCK)
