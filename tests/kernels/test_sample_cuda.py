@@ -44,6 +44,15 @@ def test_a_draw_ignores_the_rows_beside_it(cuts: bool) -> None:
     assert torch.equal(moved, whole[order])
 
 
+def test_settings_may_be_columns_of_a_table() -> None:
+    given = on_cuda(inputs(40, vocab_size=500))
+    table = {
+        name: torch.stack((value, value), 1)[:, 0] if value.dim() == 1 else value.repeat(1, 2)[:, :500]
+        for name, value in given.items()
+    }
+    assert torch.equal(sample(**table), sample(**given))
+
+
 def test_greedy_rows_take_the_first_of_the_largest() -> None:
     given = on_cuda(inputs(50, vocab_size=5000, temperature=0.0))
     given["logits"] = given["logits"].round()

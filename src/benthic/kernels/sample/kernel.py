@@ -287,9 +287,10 @@ def sample_triton(
         tokens = torch.empty((rows, chunks * block), dtype=torch.int32, device=on)
         keys = torch.empty((rows, room), dtype=torch.int64, device=on)
         counters = torch.empty(rows, dtype=torch.int32, device=on)
-    top_k, top_p, min_p = (drawn, temperature, temperature) if cuts is None else cuts
+    # Settings may be columns of a table.
+    settings = (temperature, *(cuts or (drawn, temperature, temperature)), seeds, positions)
     _sample[(rows,)](
-        logits, temperature, top_k, top_p, min_p, seeds, positions, tokens, keys, counters, drawn, size,
+        logits, *(setting.contiguous() for setting in settings), tokens, keys, counters, drawn, size,
         logits.stride(0), cuts is not None, size.bit_length(), chunks, block, room,
         num_warps=_WARPS if block >= 1024 else 1,
     )  # fmt: skip
