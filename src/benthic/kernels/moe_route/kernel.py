@@ -212,7 +212,7 @@ def _choose_rows(
         logits,
         unused if bias is None else bias.to(torch.float32).contiguous(),
         unused if given is None else given.contiguous(),
-        unused if token_ids is None else token_ids,
+        unused if token_ids is None else token_ids.contiguous(),
         unused if num_rows is None else num_rows,
         weights, experts, logits.stride(0), scale, floor if normalize else 0.0,
         num_experts, top_k, _SCORES[score], bias is not None, 0 if given is None else 1 if token_ids is None else 2,
