@@ -95,7 +95,7 @@ def block_ends(
 ) -> BlockEnds:
     """The plan of one pass; `entries` int64 [sequences, blocks] says where entries lie. `dummies`: rows of nobody."""
     rows = [(f.sequence, f.start + i, i) for f in fed for i in range(f.length)] + [(-1, 0, 0)] * dummies
-    sequence, position, before = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).unbind(1)
+    sequence, position, before = torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).t().contiguous().unbind(0)
     is_end = (sequence >= 0) & ((position + 1) % ratio == 0)
     ends = torch.where(is_end, torch.arange(len(rows)), -1)
     slots = torch.where(is_end, entries[sequence, (position // ratio).clamp(max=entries.shape[1] - 1)], -1)

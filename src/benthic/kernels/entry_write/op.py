@@ -1,11 +1,15 @@
 """The doors of the entry epilogues. All are for inference: training takes the operations one by one."""
 
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
-from benthic.kernels.choice import Impl
+from benthic.kernels.choice import Impl, uses_triton_kernel
 from benthic.kernels.entry_write.reference import Queries, compress_entries_ref, query_heads_ref, write_kv_ref
 from benthic.kernels.entry_write.rounding import IndexRounding
 from benthic.kernels.entry_write.targets import BlockEnds, CompressorSide, RawState, RowTarget
@@ -44,6 +48,9 @@ def write_kv(
             f"product has shape {tuple(product.shape)}; beside {rope.cos.shape[0]} rotations and gains of "
             f"{len(latent_gain)} and {len(kv_gain)} it must be [{rope.cos.shape[0]}, {len(latent_gain) + len(kv_gain)}]"
         )
+    fits = linear_scale is None or (linear_scale == "ue8m0" and len(latent_gain) % 128 == 0)
+    if fits and kv_group in (0, 64) and uses_triton_kernel(impl, product) and product.stride(1) == 1:
+        return _triton().write_kv(product, latent_gain, kv_gain, rope, target, eps, kv_group, linear_scale is not None)
     return write_kv_ref(product, latent_gain, kv_gain, rope, target, eps, kv_group, linear_scale, _beside(impl))
 
 
@@ -79,6 +86,9 @@ def query_heads(
             f"product has shape {tuple(product.shape)}; it must have {rope.cos.shape[0]} rows of {heads} x {dim} "
             f"columns, and behind them {index_heads} heads of one width"
         )
+    if _fits_index(index_rounding, behind // max(index_heads, 1)) and uses_triton_kernel(impl, product):
+        rounds = index_rounding == "fp4"
+        return Queries(*_triton().query_heads(product, heads, dim, rope, eps, index_heads, rounds))
     return query_heads_ref(product, heads, dim, rope, eps, index_heads, index_rounding, _beside(impl))
 
 
@@ -114,7 +124,30 @@ def compress_entries(
             f"raw has shape {tuple(raw.shape)}, rings {tuple(state.rings.shape)}; they must hold rows of {width} "
             f"numbers, raw at least {len(ends.positions)} of them"
         )
+    index_dim = len(sides[1].gain) if len(sides) > 1 else 32
+    if _fits_index(index_rounding, index_dim) and kv_group in (0, 64) and uses_triton_kernel(impl, raw):
+        _triton().compress_entries(raw, state, ends, sides, eps, kv_group, index_rounding == "fp4", dtype)
+        return
     compress_entries_ref(raw[:, :width], state, ends, sides, eps, kv_group, index_rounding, dtype, _beside(impl))
+
+
+def _fits_index(rounding: IndexRounding, dim: int) -> bool:
+    """Whether the kernels round index vectors so: a Hadamard transform has a power of two of values."""
+    return rounding == "none" or (rounding == "fp4" and dim >= 32 and not dim & (dim - 1))
+
+
+class _Kernels(NamedTuple):
+    write_kv: Callable[..., Tensor | QuantizedRows]
+    query_heads: Callable[..., tuple[Tensor, Tensor | None]]
+    compress_entries: Callable[..., None]
+
+
+@cache
+def _triton() -> _Kernels:
+    from benthic.kernels.entry_write.compress_kernel import compress_entries_triton
+    from benthic.kernels.entry_write.kernel import query_heads_triton, write_kv_triton
+
+    return _Kernels(write_kv_triton, query_heads_triton, compress_entries_triton)
 
 
 def _beside(impl: Impl) -> Impl:

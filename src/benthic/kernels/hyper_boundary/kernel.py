@@ -55,7 +55,12 @@ def _project_stream(acc, weights, x, wide_dots: tl.constexpr):
 
 @triton.jit
 def _merge(gate, y, c0, c1, c2, c3, x0, x1, x2, x3):
-    return gate[:, None] * y + c0[:, None] * x0 + c1[:, None] * x1 + c2[:, None] * x2 + c3[:, None] * x3
+    """gate y + sum c_i x_i, its roundings spelled out: else the compiler chooses which product is fused."""
+    result = gate[:, None] * y
+    result = tl.fma(tl.broadcast_to(c0[:, None], y.shape), x0, result)
+    result = tl.fma(tl.broadcast_to(c1[:, None], y.shape), x1, result)
+    result = tl.fma(tl.broadcast_to(c2[:, None], y.shape), x2, result)
+    return tl.fma(tl.broadcast_to(c3[:, None], y.shape), x3, result)
 
 
 @triton.jit(do_not_specialize=["rows"])
