@@ -18,6 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from benthic.kernels.quantize.kernel import divided, fp8_scale, to_e4m3
+
 LEAF = 64
 """Columns of each stream that one partial sum covers."""
 GROUPS = 16
@@ -143,14 +145,6 @@ def _gate(sums, i: tl.constexpr, factor, sharpness, base, eps, width: tl.constex
 
 
 @triton.jit
-def _power_of_two_above(amax, largest: tl.constexpr):
-    """(s, 1 / s) for the least power of two s with amax / s <= largest."""
-    bits = (amax * (1.0 / largest)).to(tl.int32, bitcast=True)
-    exponent = (bits >> 23) + tl.where((bits & 0x7FFFFF) != 0, 1, 0)
-    return (exponent << 23).to(tl.float32, bitcast=True), ((254 - exponent) << 23).to(tl.float32, bitcast=True)
-
-
-@triton.jit
 def _mix_row(
     row, rows, streams, partial, scale, base, gain, normed, codes, scales, eps, norm_eps, row_stride, stream_stride,
     size: tl.constexpr, outputs: tl.constexpr, num_leaves: tl.constexpr, leaves: tl.constexpr,
@@ -182,9 +176,8 @@ def _mix_row(
     tl.store(normed + row * size + column, result, mask=inside)
     if quantizes:
         value = result.to(tl.float32)
-        amax = tl.maximum(tl.max(tl.abs(value), 1), 1e-4)
-        step, inverse = _power_of_two_above(amax, 448.0)
-        code = tl.minimum(tl.maximum(value * inverse[:, None], -448.0), 448.0).to(tl.float8e4nv)
+        step = fp8_scale(tl.max(value.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1), True)
+        code = to_e4m3(divided(value, step[:, None], True))
         tl.store(codes + row * size + column, code, mask=inside)
         groups: tl.constexpr = size // group_size
         tl.store(scales + row * groups + group, step, mask=group < groups)

@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
-from benthic.kernels.choice import Impl, uses_triton_kernel
+from benthic.kernels.choice import Impl, uses_cuda_kernel, uses_triton_kernel
+from benthic.kernels.hyper_boundary.cuda import fits_cuda, hyper_boundary_cuda, hyper_exit_cuda
 from benthic.kernels.hyper_boundary.reference import Boundary, Exit, hyper_boundary_ref, hyper_exit_ref
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.reference_gradient import with_reference_gradient
@@ -58,15 +59,17 @@ def hyper_boundary(
     Raises:
         KernelInputError: the shapes do not fit.
 
-    A row has the same bits in any batch. With float32 or bfloat16 streams on CUDA and n = 4 it takes two launches.
+    A row has the same bits in any batch. With float32 or bfloat16 streams on CUDA and n = 4 it takes one launch of CUDA
+    C++ or, for widths that its clusters do not divide and without nvcc, two of Triton.
     """
     outputs = streams.shape[1] * (streams.shape[1] + 2)
     _check(output, streams, post, comb, fn, scale, base, gain, outputs, 3)
     inputs = (output, addend, streams, post, comb, fn, scale, base, gain)
-    if not uses_triton_kernel(impl, streams) or not _is_fused(streams, linear_scale):
+    kernel = _kernel(impl, output, addend, streams, gain, linear_scale)
+    if kernel is None:
         return hyper_boundary_ref(*inputs, eps, iters, norm_eps, linear_scale, _beside(impl))
     constants = (eps, iters, norm_eps, linear_scale is not None)
-    made = with_reference_gradient(_triton()[0], _boundary_parts, inputs, *constants)
+    made = with_reference_gradient(kernel.boundary, _boundary_parts, inputs, *constants)
     quantized = None if linear_scale is None else QuantizedRows(made[4], made[5])
     return Boundary(made[0], made[1], made[2], made[3], quantized)
 
@@ -96,9 +99,10 @@ def hyper_exit(
     """
     _check(output, streams, post, comb, fn, scale, base, gain, streams.shape[1], 1)
     inputs = (output, addend, streams, post, comb, fn, scale, base, gain)
-    if not uses_triton_kernel(impl, streams) or not _is_fused(streams, None):
+    kernel = _kernel(impl, output, addend, streams, gain, None)
+    if kernel is None:
         return hyper_exit_ref(*inputs, eps, norm_eps, _beside(impl))
-    return Exit(*with_reference_gradient(_triton()[1], hyper_exit_ref, inputs, eps, norm_eps))
+    return Exit(*with_reference_gradient(kernel.exit, hyper_exit_ref, inputs, eps, norm_eps))
 
 
 def _boundary_parts(*arguments: Any) -> tuple[Tensor, ...]:
@@ -110,10 +114,26 @@ def _boundary_parts(*arguments: Any) -> tuple[Tensor, ...]:
     return (boundary.streams, boundary.input, boundary.post, boundary.comb, *quantized)
 
 
-def _is_fused(streams: Tensor, linear_scale: ScaleFormat | None) -> bool:
-    return streams.shape[1] == FUSED_STREAMS and (
-        linear_scale is None or (linear_scale == "ue8m0" and streams.shape[2] % GROUP == 0)
-    )
+class _Kernels(NamedTuple):
+    boundary: Callable[..., tuple[Tensor, ...]]
+    exit: Callable[..., tuple[Tensor, ...]]
+
+
+def _kernel(
+    impl: Impl,
+    output: Tensor | None,
+    addend: Tensor | None,
+    streams: Tensor,
+    gain: Tensor,
+    linear_scale: ScaleFormat | None,
+) -> _Kernels | None:
+    """What takes the whole; None: the parts one by one."""
+    rounds = linear_scale is None or (linear_scale == "ue8m0" and streams.shape[2] % GROUP == 0)
+    if streams.shape[1] != FUSED_STREAMS or not rounds:
+        return None
+    if uses_cuda_kernel(impl, streams) and (impl == "cuda" or fits_cuda(output, addend, streams, gain)):
+        return _Kernels(hyper_boundary_cuda, hyper_exit_cuda)
+    return _triton() if uses_triton_kernel(impl, streams) else None
 
 
 def _beside(impl: Impl) -> Impl:
@@ -149,7 +169,7 @@ def _check(
 
 
 @cache
-def _triton() -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _triton() -> _Kernels:
     from benthic.kernels.hyper_boundary.kernel import hyper_boundary_triton, hyper_exit_triton
 
-    return hyper_boundary_triton, hyper_exit_triton
+    return _Kernels(hyper_boundary_triton, hyper_exit_triton)

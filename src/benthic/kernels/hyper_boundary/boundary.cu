@@ -1,0 +1,539 @@
+// A boundary between sub-layers of mHC in one launch: merge, project, weigh, mix, norm and round.
+//
+// A cluster takes 16 rows at a time and keeps them in registers from the first read to the last store. Each warp owns 32
+// columns of all four streams: it merges the closing sub-layer's output there, stores the streams, and forms its part of
+// the 24 dot products on the tensor cores and of the sum of squares. The parts are added over the warps of a block and
+// then over the blocks of the cluster, both in order, through distributed shared memory; so do the squares of the mix.
+// The last warp of each block runs Sinkhorn, a row a lane and 16 numbers in registers, once 32 rows wait for it or no more
+// come: in decode that is while the others norm and round.
+//
+// Which warp adds what follows from the width alone: a row's bits ignore the other rows.
+//
+// The weights of the projection are float32, the streams bfloat16. A weight is cut into two bfloat16 (16 bits of it,
+// relative error 2^-17); their products with the streams are exact in float32.
+#include "hopper.cuh"
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+namespace {
+
+using hopper::named_barrier_sync;
+using hopper::shared_address;
+
+constexpr int ROWS = 16, STREAMS = 4, COLUMNS = 32, MOST_RANKS = 16;
+
+struct Boundary {
+  const void *output, *addend;
+  const __nv_bfloat16* streams;
+  const float *post, *comb, *fn, *scale, *base;
+  const void* gain;
+  __nv_bfloat16 *merged, *normed;
+  uint8_t* codes;
+  float *scales, *new_post, *new_comb;
+  long long row_stride, stream_stride;
+  int rows, size, iters, output_kind, has_addend, gain_is_half;
+  float eps, norm_eps;
+};
+enum { NO_OUTPUT, HALF_OUTPUT, WIDE_OUTPUT };
+
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+__device__ __forceinline__ void push(float* where, uint32_t rank, float value) {
+  uint32_t remote;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(where)), "r"(rank));
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+}
+__device__ __forceinline__ uint4 read_once(const void* from) {
+  uint4 v;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+  return v;
+}
+__device__ __forceinline__ float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float high_half(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
+__device__ __forceinline__ uint32_t pack(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+__device__ __forceinline__ void multiply(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                                         uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+__device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + __expf(-x)); }
+// Over the four lanes that share a row.
+__device__ __forceinline__ float sum_of_four(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+__device__ __forceinline__ uint32_t max_of_four(uint32_t x) {
+  x = max(x, __shfl_xor_sync(~0u, x, 1));
+  return max(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+// What a lane reads of two rows: 8 columns of each stream and of the output.
+struct Raw {
+  uint4 x[2][STREAMS], y[2][2], z[2];
+};
+
+__device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const long long row = first_row + 8 * r;
+    const uint4 nothing = {0, 0, 0, 0};
+    const bool inside = row < a.rows;
+    const __nv_bfloat16* x = a.streams + row * a.row_stride + column;
+#pragma unroll
+    for (int j = 0; j < STREAMS; ++j) raw.x[r][j] = inside ? read_once(x + j * a.stream_stride) : nothing;
+    raw.y[r][0] = raw.y[r][1] = raw.z[r] = nothing;
+    const long long place = row * a.size + column;
+    if (inside && a.output_kind == HALF_OUTPUT) raw.y[r][0] = read_once((const __nv_bfloat16*)a.output + place);
+    if (inside && a.output_kind == WIDE_OUTPUT) {
+      raw.y[r][0] = read_once((const float*)a.output + place);
+      raw.y[r][1] = read_once((const float*)a.output + place + 4);
+    }
+    if (inside && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
+  }
+}
+
+__device__ __forceinline__ void widen(float (&wide)[8], const uint4& packed) {
+  const uint32_t pairs[4] = {packed.x, packed.y, packed.z, packed.w};
+#pragma unroll
+  for (int q = 0; q < 4; ++q) wide[2 * q] = low_half(pairs[q]), wide[2 * q + 1] = high_half(pairs[q]);
+}
+
+// The output of one row, rounded as the streams are.
+__device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, const Boundary& a) {
+  if (a.output_kind == HALF_OUTPUT) {
+    widen(y, raw.y[r][0]);
+  } else {
+    const uint4 v[2] = {raw.y[r][0], raw.y[r][1]};
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      y[4 * h] = __uint_as_float(v[h].x), y[4 * h + 1] = __uint_as_float(v[h].y);
+      y[4 * h + 2] = __uint_as_float(v[h].z), y[4 * h + 3] = __uint_as_float(v[h].w);
+    }
+  }
+  if (a.has_addend) {
+    float z[8];
+    widen(z, raw.z[r]);
+#pragma unroll
+    for (int c = 0; c < 8; ++c) y[c] += z[c];
+  }
+#pragma unroll
+  for (int q = 0; q < 4; ++q) {
+    const uint32_t pair = pack(y[2 * q], y[2 * q + 1]);
+    y[2 * q] = low_half(pair), y[2 * q + 1] = high_half(pair);
+  }
+}
+
+// X'_j = post_j y + sum_i C_ij X_i of one row; `w` holds post, then C by rows.
+__device__ __forceinline__ void merge_row(uint32_t (&merged)[STREAMS][4], const Raw& raw, int r, const float* w,
+                                          const Boundary& a) {
+  float y[8], x[STREAMS][8];
+  output_of(y, raw, r, a);
+#pragma unroll
+  for (int i = 0; i < STREAMS; ++i) widen(x[i], raw.x[r][i]);
+#pragma unroll
+  for (int j = 0; j < STREAMS; ++j) {
+    float t[8];
+#pragma unroll
+    for (int c = 0; c < 8; ++c) {
+      t[c] = __fmul_rn(w[j], y[c]);
+#pragma unroll
+      for (int i = 0; i < STREAMS; ++i) t[c] = __fmaf_rn(w[4 + 4 * i + j], x[i][c], t[c]);
+    }
+#pragma unroll
+    for (int q = 0; q < 4; ++q) merged[j][q] = pack(t[2 * q], t[2 * q + 1]);
+  }
+}
+
+// Four numbers over their sum + eps.
+__device__ __forceinline__ void normalise(float& a, float& b, float& c, float& d, float eps) {
+  const float share = reciprocal(a + b + c + d + eps);
+  a *= share, b *= share, c *= share, d *= share;
+}
+
+// post and comb of one row from its 24 sums and its sum of squares.
+__device__ void weigh_row(const float* sums, const float* scale, const float* base, long long row, const Boundary& a) {
+  const float factor = rsqrtf(sums[24] / (float)(STREAMS * a.size) + a.norm_eps);
+  const float sharp_post = scale[1], sharp_comb = scale[2];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) a.new_post[row * 4 + j] = 2.0f * sigmoid(sums[4 + j] * factor * sharp_post + base[4 + j]);
+  float c[4][4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[i][j] = sums[8 + 4 * i + j] * factor * sharp_comb + base[8 + 4 * i + j];
+    const float top = fmaxf(fmaxf(c[i][0], c[i][1]), fmaxf(c[i][2], c[i][3]));
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[i][j] = __expf(c[i][j] - top);
+    const float share = reciprocal(c[i][0] + c[i][1] + c[i][2] + c[i][3]);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) c[i][j] = c[i][j] * share + a.eps;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) normalise(c[0][j], c[1][j], c[2][j], c[3][j], a.eps);
+  for (int k = 1; k < a.iters; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) normalise(c[i][0], c[i][1], c[i][2], c[i][3], a.eps);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) normalise(c[0][j], c[1][j], c[2][j], c[3][j], a.eps);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float4 line = {c[i][0], c[i][1], c[i][2], c[i][3]};
+    *(float4*)(a.new_comb + row * 16 + 4 * i) = line;
+  }
+}
+
+template <int OUTPUTS, int WORKERS> struct Shared {
+  static constexpr int LINE = OUTPUTS + 4;
+  float weights[ROWS][20];                      // post and comb of the closing sub-layer
+  float part[WORKERS][ROWS][LINE];              // dot products and, behind them, the sum of squares
+  float mixing[MOST_RANKS][ROWS][5];            // of each block: what all need of it
+  float weighing[(ROWS + MOST_RANKS) * LINE];                 // of each block: what the rows weighed here need of it
+  float queue[32][LINE];                        // sums of rows that wait for Sinkhorn, and which rows they are
+  int queued[32];
+  float scale[4], base[OUTPUTS];
+  float gates[ROWS][4];
+  float square[WORKERS][ROWS];
+  float squares[MOST_RANKS][ROWS];
+  uint32_t largest[ROWS][WORKERS + 4];          // two places before and behind for neighbours in the same group of 128
+};
+
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS>
+__global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary a) {
+  constexpr int TILES = (OUTPUTS + 7) / 8, THREADS = 32 * WORKERS;
+  constexpr bool STRADDLES = WORKERS % 4 != 0;
+  constexpr bool WEIGHS = OUTPUTS > STREAMS;
+  __shared__ Shared<OUTPUTS, WORKERS> s;
+  extern __shared__ uint4 kept[];  // weights as fragments, where registers do not hold them
+  uint32_t rank, ranks, cluster, clusters;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
+  asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
+  asm("mov.u32 %0, %%nclusterid.x;" : "=r"(clusters));
+  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+  const int blocks = (a.rows + ROWS - 1) / ROWS;
+  const int rows_here = (ROWS + ranks - 1) / ranks;
+  cluster_arrive();  // waited for before the first word goes to another block: it must have started
+
+  const bool weighs = WEIGHS && warp == WORKERS - 1;
+  int waiting = 0;  // rows in the queue of the warp that weighs
+  const int g = lane / 4, t = lane % 4;
+  const int column = (rank * WORKERS + warp) * COLUMNS + 8 * t;
+  Raw raw;
+  if ((int)cluster < blocks) read_rows(raw, a, cluster * ROWS + g, column);
+
+  // Fragments of the weights: product (j, k) covers columns 4 k + {0, 1} and {2, 3} of each lane's eight, in stream j.
+  uint4 fragment[KEEPS_WEIGHTS ? 8 * TILES : 1];
+#pragma unroll
+  for (int j = 0; j < STREAMS; ++j) {
+#pragma unroll
+    for (int tile = 0; tile < TILES; ++tile) {
+      const int output = tile * 8 + g;
+      const float4 none = {0, 0, 0, 0};
+      const float4* from = (const float4*)(a.fn + ((long long)output * STREAMS + j) * a.size + column);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float4 w = output < OUTPUTS ? __ldg(from + k) : none;
+        uint4 cut;
+        cut.x = pack(w.x, w.y), cut.y = pack(w.z, w.w);
+        cut.z = pack(w.x - low_half(cut.x), w.y - high_half(cut.x));
+        cut.w = pack(w.z - low_half(cut.y), w.w - high_half(cut.y));
+        const int place = (2 * j + k) * TILES + tile;
+        if (KEEPS_WEIGHTS) fragment[place] = cut;
+        else kept[(place * WORKERS + warp) * 32 + lane] = cut;
+      }
+    }
+  }
+  float gain[8];
+  if (a.gain_is_half) {
+    widen(gain, *(const uint4*)((const __nv_bfloat16*)a.gain + column));
+  } else {
+#pragma unroll
+    for (int c = 0; c < 8; ++c) gain[c] = __ldg((const float*)a.gain + column + c);
+  }
+  if (thread < OUTPUTS) s.base[thread] = a.base[thread];
+  if (thread < (WEIGHS ? 3 : 1)) s.scale[thread] = a.scale[thread];
+
+  cluster_wait();
+
+  for (int block = cluster; block < blocks; block += clusters) {
+    const int first_row = block * ROWS + g;
+    uint32_t x[2][STREAMS][4];
+    if (a.output_kind != NO_OUTPUT) {
+      for (int i = thread; i < ROWS * 20; i += THREADS) {
+        const long long row = (long long)block * ROWS + i / 20;
+        const int k = i % 20;
+        float w = 0.0f;
+        if (row < a.rows) w = k < 4 ? a.post[row * 4 + k] : a.comb[row * 16 + k - 4];
+        s.weights[i / 20][k] = w;
+      }
+      named_barrier_sync(1, THREADS);
+    }
+    float square[2] = {0.0f, 0.0f};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const long long row = first_row + 8 * r;
+      if (a.output_kind != NO_OUTPUT) {
+        merge_row(x[r], raw, r, s.weights[g + 8 * r], a);
+        if (row < a.rows) {
+#pragma unroll
+          for (int j = 0; j < STREAMS; ++j) {
+            const uint4 line = {x[r][j][0], x[r][j][1], x[r][j][2], x[r][j][3]};
+            *(uint4*)(a.merged + (row * STREAMS + j) * a.size + column) = line;
+          }
+        }
+      } else {
+#pragma unroll
+        for (int j = 0; j < STREAMS; ++j) {
+          x[r][j][0] = raw.x[r][j].x, x[r][j][1] = raw.x[r][j].y;
+          x[r][j][2] = raw.x[r][j].z, x[r][j][3] = raw.x[r][j].w;
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < STREAMS; ++j) {
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          square[r] = __fmaf_rn(low_half(x[r][j][q]), low_half(x[r][j][q]), square[r]);
+          square[r] = __fmaf_rn(high_half(x[r][j][q]), high_half(x[r][j][q]), square[r]);
+        }
+      }
+    }
+    if (block + (int)clusters < blocks) read_rows(raw, a, (block + clusters) * ROWS + g, column);
+
+    float dots[TILES][4] = {};
+#pragma unroll
+    for (int j = 0; j < STREAMS; ++j) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+          const int place = (2 * j + k) * TILES + tile;
+          const uint4 w = KEEPS_WEIGHTS ? fragment[KEEPS_WEIGHTS ? place : 0] : kept[(place * WORKERS + warp) * 32 + lane];
+          multiply(dots[tile], x[0][j][2 * k], x[1][j][2 * k], x[0][j][2 * k + 1], x[1][j][2 * k + 1], w.x, w.y);
+          multiply(dots[tile], x[0][j][2 * k], x[1][j][2 * k], x[0][j][2 * k + 1], x[1][j][2 * k + 1], w.z, w.w);
+        }
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      square[r] = sum_of_four(square[r]);
+#pragma unroll
+      for (int tile = 0; tile < TILES; ++tile) {
+        const int output = tile * 8 + 2 * t;
+        if (output < OUTPUTS) {
+          s.part[warp][g + 8 * r][output] = dots[tile][2 * r];
+          s.part[warp][g + 8 * r][output + 1] = dots[tile][2 * r + 1];
+        }
+      }
+      if (t == 0) s.part[warp][g + 8 * r][OUTPUTS] = square[r];
+    }
+    named_barrier_sync(1, THREADS);
+    for (int i = thread; i < ROWS * (OUTPUTS + 1); i += THREADS) {
+      const int row = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
+      float total = 0.0f;
+#pragma unroll
+      for (int w = 0; w < WORKERS; ++w) total += s.part[w][row][o];
+      if (o < STREAMS || o == OUTPUTS) {
+        for (uint32_t to = 0; to < ranks; ++to) push(&s.mixing[rank][row][o < STREAMS ? o : STREAMS], to, total);
+      }
+      if (WEIGHS) push(&s.weighing[(rank * rows_here + row / ranks) * (OUTPUTS + 4) + o], row % ranks, total);
+    }
+    __syncwarp();
+    cluster_arrive();
+    cluster_wait();
+
+    if (thread < ROWS * STREAMS) {
+      const int row = thread / STREAMS, i = thread % STREAMS;
+      float logit = 0.0f, squares = 0.0f;
+      for (uint32_t from = 0; from < ranks; ++from) {
+        logit += s.mixing[from][row][i];
+        squares += s.mixing[from][row][STREAMS];
+      }
+      const float factor = rsqrtf(squares / (float)(STREAMS * a.size) + a.norm_eps);
+      s.gates[row][i] = sigmoid(logit * factor * s.scale[0] + s.base[i]) + a.eps;
+    }
+    named_barrier_sync(1, THREADS);
+    if (weighs) {  // row k of a block of rows is weighed by rank k % ranks
+      constexpr int LINE = OUTPUTS + 4;
+      for (int i = lane; i < rows_here * (OUTPUTS + 1); i += 32) {
+        const int k = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
+        float total = 0.0f;
+        for (uint32_t from = 0; from < ranks; ++from) total += s.weighing[(from * rows_here + k) * LINE + o];
+        s.queue[waiting + k][o] = total;
+      }
+      const int k = lane * ranks + rank;
+      if (lane < rows_here) s.queued[waiting + lane] = k < ROWS ? block * ROWS + k : a.rows;
+      waiting += rows_here;
+      __syncwarp();
+    }
+    float mixed[2][8];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float sum = 0.0f;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) mixed[r][c] = 0.0f;
+#pragma unroll
+      for (int i = 0; i < STREAMS; ++i) {
+        const float gate = s.gates[g + 8 * r][i];
+#pragma unroll
+        for (int q = 0; q < 4; ++q) {
+          mixed[r][2 * q] = __fmaf_rn(gate, low_half(x[r][i][q]), mixed[r][2 * q]);
+          mixed[r][2 * q + 1] = __fmaf_rn(gate, high_half(x[r][i][q]), mixed[r][2 * q + 1]);
+        }
+      }
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        const uint32_t pair = pack(mixed[r][2 * q], mixed[r][2 * q + 1]);
+        mixed[r][2 * q] = low_half(pair), mixed[r][2 * q + 1] = high_half(pair);
+        sum = __fmaf_rn(mixed[r][2 * q], mixed[r][2 * q], sum);
+        sum = __fmaf_rn(mixed[r][2 * q + 1], mixed[r][2 * q + 1], sum);
+      }
+      sum = sum_of_four(sum);
+      if (t == 0) s.square[warp][g + 8 * r] = sum;
+    }
+    named_barrier_sync(1, THREADS);
+    for (int i = thread; i < ROWS * (int)ranks; i += THREADS) {
+      const int row = i % ROWS, to = i / ROWS;
+      float total = 0.0f;
+#pragma unroll
+      for (int w = 0; w < WORKERS; ++w) total += s.square[w][row];
+      push(&s.squares[rank][row], to, total);
+    }
+    __syncwarp();
+    cluster_arrive();
+    if (weighs && (block + (int)clusters >= blocks || waiting + rows_here > 32)) {
+      if (lane < waiting && s.queued[lane] < a.rows) weigh_row(s.queue[lane], s.scale, s.base, s.queued[lane], a);
+      waiting = 0;
+      __syncwarp();
+    }
+    cluster_wait();
+
+    uint32_t normed[2][4];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const long long row = first_row + 8 * r;
+      float total = 0.0f;
+      for (uint32_t from = 0; from < ranks; ++from) total += s.squares[from][g + 8 * r];
+      const float factor = rsqrtf(total / (float)a.size + a.norm_eps);
+      uint32_t largest = 0;
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        normed[r][q] = pack(mixed[r][2 * q] * factor * gain[2 * q], mixed[r][2 * q + 1] * factor * gain[2 * q + 1]);
+        largest = max(largest, max((normed[r][q] << 16) & 0x7FFFFFFFu, normed[r][q] & 0x7FFF0000u));
+      }
+      if (row < a.rows) {
+        const uint4 line = {normed[r][0], normed[r][1], normed[r][2], normed[r][3]};
+        *(uint4*)(a.normed + row * a.size + column) = line;
+      }
+      largest = max_of_four(largest);
+      if (t == 0) {
+        s.largest[g + 8 * r][warp + 2] = largest;
+        if (STRADDLES) {
+          const bool is_late = (rank * WORKERS) % 4 != 0;  // this block starts in the middle of a group
+          if (is_late && warp < 2)
+            push((float*)&s.largest[g + 8 * r][warp + WORKERS + 2], rank - 1, __uint_as_float(largest));
+          if (!is_late && warp >= WORKERS - 2)
+            push((float*)&s.largest[g + 8 * r][warp - WORKERS + 2], rank + 1, __uint_as_float(largest));
+        }
+      }
+    }
+    if (STRADDLES) {
+      __syncwarp();
+      cluster_arrive();
+      cluster_wait();
+    } else {
+      named_barrier_sync(2 + warp / 4, 128);
+    }
+    if (a.codes != nullptr) {
+      const int shift = (rank * WORKERS) % 4, first = (warp + shift) / 4 * 4 - shift + 2;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const long long row = first_row + 8 * r;
+        uint32_t largest = 0;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) largest = max(largest, s.largest[g + 8 * r][first + k]);
+        const uint32_t bits = __float_as_uint(fmaxf(__uint_as_float(largest), 1e-4f) * (1.0f / 448.0f));
+        const uint32_t exponent = (bits >> 23) + ((bits & 0x7FFFFFu) != 0);
+        const bool is_finite = largest < 0x7F800000u;
+        const float scale = __uint_as_float(is_finite ? exponent << 23 : 0x7FC00000u);
+        const float inverse = is_finite ? __uint_as_float((254u - exponent) << 23) : scale;
+        uint32_t code[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const float2 front = {low_half(normed[r][2 * h]) * inverse, high_half(normed[r][2 * h]) * inverse};
+          const float2 back = {low_half(normed[r][2 * h + 1]) * inverse, high_half(normed[r][2 * h + 1]) * inverse};
+          code[h] = __nv_cvt_float2_to_fp8x2(front, __NV_SATFINITE, __NV_E4M3) |
+                    ((uint32_t)__nv_cvt_float2_to_fp8x2(back, __NV_SATFINITE, __NV_E4M3) << 16);
+        }
+        if (row < a.rows) {
+          const uint2 line = {code[0], code[1]};
+          *(uint2*)(a.codes + row * a.size + column) = line;
+          if (t == 0 && (warp + shift) % 4 == 0) a.scales[row * (a.size / 128) + column / 128] = scale;
+        }
+      }
+    }
+  }
+}
+
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS> int launch(const Boundary& a, cudaStream_t stream) {
+  constexpr int BYTES = KEEPS_WEIGHTS ? 0 : 8 * ((OUTPUTS + 7) / 8) * WORKERS * 32 * 16;
+  static int most_of[MOST_RANKS + 1] = {};  // clusters that run at once
+  const int ranks = a.size / (COLUMNS * WORKERS), blocks = (a.rows + ROWS - 1) / ROWS;
+  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS>;
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {(unsigned)ranks, 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(ranks);
+  config.blockDim = dim3(32 * WORKERS);
+  config.dynamicSmemBytes = BYTES;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int& most = most_of[ranks];
+  if (most == 0) {
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error == cudaSuccess) error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
+    int found = 0;
+    if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&found, kernel, &config);
+    if (error != cudaSuccess) return error;
+    if (found == 0) return cudaErrorInvalidConfiguration;
+    most = found;
+  }
+  config.gridDim = dim3(ranks * (blocks < most ? blocks : most));
+  return cudaLaunchKernelEx(&config, kernel, a);
+}
+
+}  // namespace
+
+// outputs 24: a boundary; 4: the exit (new_post and new_comb are not written). output_kind: 0 none, 1 bfloat16,
+// 2 float32; addend bfloat16 or null; codes and scales may be null. Returns cudaErrorInvalidValue for other widths.
+extern "C" int cross(const void* output, const void* addend, const void* streams, const void* post, const void* comb,
+                     const void* fn, const void* scale, const void* base, const void* gain, void* merged, void* normed,
+                     void* codes, void* scales, void* new_post, void* new_comb, long long row_stride,
+                     long long stream_stride, int rows, int size, int outputs, int iters, int output_kind,
+                     int gain_is_half, float eps, float norm_eps, void* stream) {
+  Boundary a = {output, addend, (const __nv_bfloat16*)streams, (const float*)post, (const float*)comb,
+                (const float*)fn, (const float*)scale, (const float*)base, gain, (__nv_bfloat16*)merged,
+                (__nv_bfloat16*)normed, (uint8_t*)codes, (float*)scales, (float*)new_post, (float*)new_comb,
+                row_stride, stream_stride, rows, size, iters, output_kind, addend != nullptr, gain_is_half, eps,
+                norm_eps};
+  const cudaStream_t on = (cudaStream_t)stream;
+  if (size % 256 == 0 && size <= 256 * MOST_RANKS)
+    return outputs == 24 ? launch<24, 8, true>(a, on) : launch<4, 8, true>(a, on);
+  if (size % 896 == 0 && size <= 448 * MOST_RANKS)
+    return outputs == 24 ? launch<24, 14, false>(a, on) : launch<4, 14, false>(a, on);
+  return cudaErrorInvalidValue;
+}
