@@ -1,6 +1,6 @@
 """The compressor on CUDA by Triton: raw rows in, entries at their place and rows kept for later, in one pass.
 
-A program takes one block and one compressor: it pools the raw rows of each channel (8 rows at a time, in order, under a
+A program takes one block and one compressor: it pools the raw rows of each channel (some at a time, in order, under a
 running maximum), norms, turns, rounds and stores. Rows come from the pass or, where they are older, from the ring: the
 same numbers, so an entry's bits ignore how its tokens were fed.
 
@@ -13,13 +13,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from benthic.kernels.entry_write.row_parts import normed, store_index, store_kv, turned
+from benthic.kernels.entry_write.row_parts import angles, normed, store_index, store_kv, turned
 from benthic.kernels.entry_write.targets import BlockEnds, CompressorSide, RawState
 from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, rotary_offset
 
-ROWS_AT_ONCE = 8
-KEPT_AT_ONCE = 16
-COLUMNS_AT_ONCE = 256
+ROWS_AT_ONCE = {4: 8, 128: 32}
+"""Raw rows of a block that are held at once, by ratio."""
+WARPS = {4: 4, 128: 16}
+MOST_REGISTERS: dict[int, int | None] = {4: 80, 128: None}
+"""Of a thread that pools blocks: more programs of ratio 4 then wait for memory side by side."""
+KEPT_AT_ONCE = 32
+COLUMNS_AT_ONCE = 128
 
 
 @triton.jit
@@ -79,15 +83,17 @@ def _entry(
     """One entry of one compressor. `rounding`: the FP8 group of a kv entry; whether an indexer key is rounded."""
     slot = tl.load(slots + block)
     if slot >= 0:
+        # Loaded before the rows, so that memory is waited for once.
+        column = tl.arange(0, width)
+        weight = tl.load(gain + column, mask=column < dim, other=0.0).to(tl.float32)
+        c, s = angles(cos, sin, block, dim, rope_dim, width)
         pooled = _pooled(
             raw, rings, ape, end, tl.load(positions + end), tl.load(befores + end), tl.load(ring_of + end),
             raw_stride, ring_stride, ring_len, first, ratio, dim, width, at_once
         )  # fmt: skip
-        column = tl.arange(0, width)
-        weight = tl.load(gain + column, mask=column < dim, other=0.0).to(tl.float32)
         pooled = tl.where(column < dim, pooled, 0.0).to(dtype).to(tl.float32)
         x = normed(pooled, weight, dim, eps, dtype)
-        x = turned(x, cos, sin, block, dim, rope_dim, 1, width, dtype)
+        x = turned(x, c, s, dim, rope_dim, 1, width, dtype)
         if is_index:
             store_index(x, buffer, slot, buffer_stride, dim, width, rounding > 0, packed)
         else:
@@ -97,10 +103,9 @@ def _entry(
 
 
 @triton.jit
-def _keep_row(raw, target, first: tl.constexpr, count: tl.constexpr, at_once: tl.constexpr):
-    for start in range(0, count, at_once):
-        column = start + tl.arange(0, at_once)
-        tl.store(target + first + column, tl.load(raw + first + column, mask=column < count), mask=column < count)
+def _keep_row(raw, target, first: tl.constexpr, count: tl.constexpr, wide: tl.constexpr):
+    column = tl.arange(0, wide)
+    tl.store(target + first + column, tl.load(raw + first + column, mask=column < count), mask=column < count)
 
 
 @triton.jit
@@ -117,15 +122,14 @@ def _keep_series(
 @triton.jit
 def _keep(
     raw, rings, snapshots, positions, ring_of, snapshot_of, row, raw_stride, ring_stride, snapshot_stride, ring_len,
-    first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, width: tl.constexpr, snaps: tl.constexpr,
-    columns: tl.constexpr
+    first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, width: tl.constexpr, snaps: tl.constexpr
 ):  # fmt: skip
     """Writes one compressor's part of a raw row to its ring slot, and to its snapshot if it has one."""
     ring = tl.load(ring_of + row)
     if ring >= 0:
         source = raw + row * raw_stride
         target = rings + (ring + tl.load(positions + row) % ring_len) * ring_stride
-        _keep_row(source, target, first, 4 * dim if ratio == 4 else 2 * dim, columns)
+        _keep_row(source, target, first, 4 * dim if ratio == 4 else 2 * dim, 4 * width if ratio == 4 else 2 * width)
         if snaps:
             slot = tl.load(snapshot_of + row)
             if slot >= 0:
@@ -138,8 +142,7 @@ def _side_of_chunk(
     row, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, ring_len, eps,
     first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
     at_once: tl.constexpr, is_index: tl.constexpr, rounding: tl.constexpr, packed: tl.constexpr,
-    scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr, snaps: tl.constexpr,
-    columns: tl.constexpr
+    scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr, snaps: tl.constexpr
 ):  # fmt: skip
     """Pools what ends in the chunk that starts at `row`, then keeps its rows."""
     length = 0
@@ -160,7 +163,7 @@ def _side_of_chunk(
     for number in range(length):
         _keep(
             raw, rings, snapshots, positions, ring_of, snapshot_of, row + number, raw_stride, ring_stride,
-            snapshot_stride, ring_len, first, ratio, dim, width, snaps, columns
+            snapshot_stride, ring_len, first, ratio, dim, width, snaps
         )  # fmt: skip
 
 
@@ -172,7 +175,7 @@ def _compress_chunks(
     ratio: tl.constexpr, dim: tl.constexpr, index_dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
     index_width: tl.constexpr, at_once: tl.constexpr, kv_group: tl.constexpr, index_rounds: tl.constexpr,
     packed: tl.constexpr, scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr,
-    snaps: tl.constexpr, columns: tl.constexpr
+    snaps: tl.constexpr
 ):  # fmt: skip
     """Program (row, side): the chunk that starts at the row, if one does."""
     row = tl.program_id(0).to(tl.int64)
@@ -181,15 +184,14 @@ def _compress_chunks(
             _side_of_chunk(
                 raw, rings, snapshots, ape, gain, buffer, cos, sin, positions, befores, ring_of, snapshot_of, ends,
                 slots, row, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, ring_len, eps, 0, ratio,
-                dim, rope_dim, width, at_once, False, kv_group, packed, scale_offset, rotary_offset, dtype, snaps,
-                columns
+                dim, rope_dim, width, at_once, False, kv_group, packed, scale_offset, rotary_offset, dtype, snaps
             )  # fmt: skip
         elif index_dim > 0:
             _side_of_chunk(
                 raw, rings, snapshots, index_ape, index_gain, index_buffer, cos, sin, positions, befores, ring_of,
                 snapshot_of, ends, slots, row, rows, raw_stride, ring_stride, snapshot_stride, index_stride, ring_len,
                 eps, 4 * dim, ratio, index_dim, rope_dim, index_width, at_once, True, index_rounds, packed, 0, 0,
-                dtype, snaps, columns
+                dtype, snaps
             )  # fmt: skip
 
 
@@ -219,6 +221,19 @@ def _compress_blocks(
             )  # fmt: skip
 
 
+@triton.jit
+def _copy_columns(
+    raw, target, is_kept, from_row, to_row, raw_stride, target_stride,
+    first: tl.constexpr, at: tl.constexpr, count: tl.constexpr, columns: tl.constexpr
+):  # fmt: skip
+    """Columns first .. first + count - 1 of some rows to columns from `at` on of others."""
+    for start in range(0, count, columns):
+        column = start + tl.arange(0, columns)
+        inside = is_kept[:, None] & (column < count)[None, :]
+        values = tl.load(raw + from_row[:, None] * raw_stride + first + column[None, :], mask=inside)
+        tl.store(target + to_row[:, None] * target_stride + at + column[None, :], values, mask=inside)
+
+
 @triton.jit(do_not_specialize=["rows", "ring_len"])
 def _keep_rows(
     raw, rings, snapshots, positions, befores, ring_of, snapshot_of, rows, raw_stride, ring_stride, snapshot_stride,
@@ -227,24 +242,31 @@ def _keep_rows(
     snaps: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr
 ):  # fmt: skip
     """The last rows of every chunk to its ring, and those before a page boundary to their snapshot."""
-    for number in range(at_once):
-        row = tl.program_id(0).to(tl.int64) * at_once + number
-        if row < rows:
-            ring, before, later = tl.load(ring_of + row), tl.load(befores + row), row + ring_len
-            kept = ring >= 0
-            if later < rows:
-                kept = kept & (tl.load(befores + later) != before + ring_len)
-            source = raw + row * raw_stride
-            if kept:
-                target = rings + (ring + tl.load(positions + row) % ring_len) * ring_stride
-                _keep_row(source, target, 0, (4 * dim + 4 * index_dim) if ratio == 4 else 2 * dim, columns)
-            if snaps:
-                slot = tl.load(snapshot_of + row)
-                if slot >= 0:
-                    target = snapshots + slot * snapshot_stride
-                    _keep_series(source, target, 0, 0, dim, width)
-                    if index_dim > 0:
-                        _keep_series(source, target, 4 * dim, 2 * dim, index_dim, index_width)
+    row = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
+    inside, later = row < rows, row + ring_len
+    ring = tl.load(ring_of + row, mask=inside, other=-1)
+    before = tl.load(befores + row, mask=inside, other=0)
+    beyond = tl.load(befores + later, mask=later < rows, other=-1)
+    is_kept = (ring >= 0) & (beyond != before + ring_len)
+    if tl.max(is_kept.to(tl.int32), 0) > 0:
+        slot = ring + tl.load(positions + row, mask=inside, other=0) % ring_len
+        count: tl.constexpr = 4 * dim + 4 * index_dim if ratio == 4 else 2 * dim
+        _copy_columns(raw, rings, is_kept, row, slot, raw_stride, ring_stride, 0, 0, count, columns)
+    if snaps:
+        place = tl.load(snapshot_of + row, mask=inside, other=-1)
+        has = place >= 0
+        if tl.max(has.to(tl.int32), 0) > 0:
+            # The first series' values and gates, of both compressors.
+            _copy_columns(raw, snapshots, has, row, place, raw_stride, snapshot_stride, 0, 0, dim, columns)
+            _copy_columns(raw, snapshots, has, row, place, raw_stride, snapshot_stride, 2 * dim, dim, dim, columns)
+            if index_dim > 0:
+                _copy_columns(
+                    raw, snapshots, has, row, place, raw_stride, snapshot_stride, 4 * dim, 2 * dim, index_dim, columns
+                )  # fmt: skip
+                _copy_columns(
+                    raw, snapshots, has, row, place, raw_stride, snapshot_stride, 4 * dim + 2 * index_dim,
+                    2 * dim + index_dim, index_dim, columns
+                )  # fmt: skip
 
 
 def compress_entries_triton(
@@ -267,7 +289,7 @@ def compress_entries_triton(
     sizes = {"ratio": ends.ratio, "dim": dim, "index_dim": index_dim, "width": width, "index_width": index_width}
     forms = {
         "rope_dim": rope_dim,
-        "at_once": ROWS_AT_ONCE,
+        "at_once": ROWS_AT_ONCE[ends.ratio],
         "kv_group": 64 if is_packed else kv_group,
         "index_rounds": int(index_rounds or is_packed),
         "packed": is_packed,
@@ -278,23 +300,24 @@ def compress_entries_triton(
     weights = (main.ape, main.gain, main.buffer, index.ape, index.gain, index.buffer, ends.rope.cos, ends.rope.sin)
     strides = (raw.stride(0), state.rings.stride(0))
     buffer_strides = (main.buffer.stride(0), index.buffer.stride(0))
-    keeps = {"snaps": snapshots is not None, "columns": COLUMNS_AT_ONCE}
+    warps, snaps = WARPS[ends.ratio], snapshots is not None
     snapshot_stride = 0 if snapshots is None else snapshots.stride(0)
     if ends.by_rows:
         if rows:
             _compress_chunks[(rows, len(sides))](
                 raw, state.rings, snapshots, *weights, ends.positions, ends.before, ends.rings, ends.snapshots,
                 ends.ends, ends.slots, rows, *strides, snapshot_stride, *buffer_strides, ends.ring_len, eps,
-                **sizes, **forms, **keeps, num_warps=4,
+                **sizes, **forms, snaps=snaps, num_warps=warps,
             )  # fmt: skip
         return
     if blocks:
         _compress_blocks[(blocks, len(sides))](
             raw, state.rings, *weights, ends.positions, ends.before, ends.rings, ends.ends, ends.slots, *strides,
-            *buffer_strides, ends.ring_len, eps, **sizes, **forms, num_warps=4,
+            *buffer_strides, ends.ring_len, eps, **sizes, **forms, num_warps=warps, maxnreg=MOST_REGISTERS[ends.ratio],
         )  # fmt: skip
     if rows:
         _keep_rows[(triton.cdiv(rows, KEPT_AT_ONCE),)](
             raw, state.rings, snapshots, ends.positions, ends.before, ends.rings, ends.snapshots, rows, *strides,
-            snapshot_stride, ends.ring_len, **sizes, **keeps, at_once=KEPT_AT_ONCE, num_warps=4,
+            snapshot_stride, ends.ring_len, **sizes, snaps=snaps, columns=COLUMNS_AT_ONCE, at_once=KEPT_AT_ONCE,
+            num_warps=4,
         )  # fmt: skip

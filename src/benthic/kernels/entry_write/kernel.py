@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from benthic.kernels.entry_write.row_parts import fp8_groups, hadamard, normed, rounded_fp4, store_kv, turned
+from benthic.kernels.entry_write.row_parts import angles, fp8_groups, hadamard, normed, rounded_fp4, store_kv, turned
 from benthic.kernels.entry_write.targets import RowTarget
 from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, rotary_offset
 from benthic.kernels.quantize import QuantizedRows
@@ -16,6 +16,7 @@ from benthic.kernels.rope import RopeTable
 
 HEADS_AT_ONCE = 4
 INDEX_HEADS_AT_ONCE = 16
+KV_WARPS = 1
 
 
 @triton.jit(do_not_specialize=["num_slots"])
@@ -33,7 +34,11 @@ def _write_kv(
     x = tl.load(start + column[None, :], mask=(column < rank)[None, :], other=0.0).to(tl.float32)
     place = tl.arange(0, width)
     kv = tl.load(start + rank + place[None, :], mask=(place < dim)[None, :], other=0.0).to(tl.float32)
+    # All loads stand first: a row is one warp's, and waits for memory once.
     gain = tl.load(latent_gain + column, mask=column < rank, other=0.0).to(tl.float32)
+    weight = tl.load(kv_gain + place, mask=place < dim, other=0.0).to(tl.float32)
+    c, s = angles(cos, sin, row, dim, rope_dim, width)
+    slot = tl.load(slots + row, mask=row < num_slots, other=-1)
     y = normed(x, gain, rank, eps, dtype)
     if quantizes:
         code, scale = fp8_groups(y.to(tl.float32), 128, 1, rank_width)
@@ -43,14 +48,8 @@ def _write_kv(
         tl.store(scales + row * (rank // 128) + number, scale, mask=number < rank // 128)
     else:
         tl.store(latent + row * rank + column[None, :], y, mask=(column < rank)[None, :])
-    if row < num_slots:
-        slot = tl.load(slots + row)
-        if slot >= 0:
-            weight = tl.load(kv_gain + place, mask=place < dim, other=0.0).to(tl.float32)
-            entry = turned(normed(kv, weight, dim, eps, dtype), cos, sin, row, dim, rope_dim, 1, width, dtype)
-            store_kv(
-                entry, buffer, slot, buffer_stride, dim, rope_dim, width, group, packed, scale_offset, rotary_offset
-            )  # fmt: skip
+    entry = turned(normed(kv, weight, dim, eps, dtype), c, s, dim, rope_dim, 1, width, dtype)
+    store_kv(entry, buffer, slot, buffer_stride, dim, rope_dim, width, group, packed, scale_offset, rotary_offset)
 
 
 def write_kv_triton(
@@ -80,7 +79,7 @@ def write_kv_triton(
             rank=rank, dim=dim, rope_dim=rope_dim, rank_width=rank_width, width=width,
             group=64 if is_packed else kv_group, packed=is_packed,
             scale_offset=FP8_LAYOUTS["v4"].scale_offset(dim - rope_dim),
-            rotary_offset=rotary_offset(dim, rope_dim, "v4"), quantizes=quantizes, num_warps=4,
+            rotary_offset=rotary_offset(dim, rope_dim, "v4"), quantizes=quantizes, num_warps=KV_WARPS,
         )  # fmt: skip
     if latent is not None:
         return latent
@@ -100,8 +99,9 @@ def _some_queries(
     place = head[:, None] * dim + column[None, :]
     inside = (head < heads)[:, None] & (column < dim)[None, :]
     x = tl.load(product + place, mask=inside, other=0.0).to(tl.float32)
+    c, s = angles(cos, sin, row, dim, rope_dim, width)
     ones = tl.full((width,), 1.0, tl.float32)
-    y = turned(normed(x, ones, dim, eps, dtype), cos, sin, row, dim, rope_dim, at_once, width, dtype)
+    y = turned(normed(x, ones, dim, eps, dtype), c, s, dim, rope_dim, at_once, width, dtype)
     tl.store(query + row * (heads * dim) + place, y, mask=inside)
 
 
@@ -118,7 +118,8 @@ def _some_index_queries(
     place = head[:, None] * dim + column[None, :]
     inside = (head < heads)[:, None] & (column < dim)[None, :]
     x = tl.load(product + place, mask=inside, other=0.0)
-    y = turned(x, cos, sin, row, dim, rope_dim, at_once, width, dtype)
+    c, s = angles(cos, sin, row, dim, rope_dim, width)
+    y = turned(x, c, s, dim, rope_dim, at_once, width, dtype)
     if rounds:
         z = hadamard(y.to(tl.float32), at_once, width).to(dtype).to(tl.float32)
         y = rounded_fp4(z, at_once, width, dtype)

@@ -18,15 +18,22 @@ def normed(x, gain, dim: tl.constexpr, eps, dtype: tl.constexpr):
 
 
 @triton.jit
-def turned(
-    x, cos, sin, row, dim: tl.constexpr, rope_dim: tl.constexpr, vectors: tl.constexpr, width: tl.constexpr,
-    dtype: tl.constexpr
-):  # fmt: skip
-    """Rotates neighbours in the last `rope_dim` of `dim` values by the angles of one row; rounded to `dtype`."""
+def angles(cos, sin, row, dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr):
+    """Cosines and sines [width / 2] of one row, for pairs of neighbours: 1 and 0 for those that do not turn."""
     pair = tl.arange(0, width // 2) - (dim - rope_dim) // 2
     turns = (pair >= 0) & (pair < rope_dim // 2)
     c = tl.load(cos + row * (rope_dim // 2) + pair, mask=turns, other=1.0)
-    s = tl.load(sin + row * (rope_dim // 2) + pair, mask=turns, other=0.0)
+    return c, tl.load(sin + row * (rope_dim // 2) + pair, mask=turns, other=0.0)
+
+
+@triton.jit
+def turned(
+    x, c, s, dim: tl.constexpr, rope_dim: tl.constexpr, vectors: tl.constexpr, width: tl.constexpr,
+    dtype: tl.constexpr
+):  # fmt: skip
+    """Rotates neighbours in the last `rope_dim` of `dim` values by the `angles` of one row; rounded to `dtype`."""
+    pair = tl.arange(0, width // 2) - (dim - rope_dim) // 2
+    turns = (pair >= 0) & (pair < rope_dim // 2)
     a, b = tl.split(tl.reshape(x.to(tl.float32), (vectors, width // 2, 2)))
     cos_of, sin_of = tl.broadcast_to(c[None, :], a.shape), tl.broadcast_to(s[None, :], a.shape)
     first = tl.where(turns[None, :], tl.fma(a, cos_of, -(b * sin_of)), a)

@@ -15,7 +15,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
-namespace {
+namespace boundary {
 
 using hopper::named_barrier_sync;
 using hopper::shared_address;
@@ -516,7 +516,7 @@ template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS> int launch(const Boundar
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
-}  // namespace
+}  // namespace boundary
 
 // outputs 24: a boundary; 4: the exit (new_post and new_comb are not written). output_kind: 0 none, 1 bfloat16,
 // 2 float32; addend bfloat16 or null; codes and scales may be null. Returns cudaErrorInvalidValue for other widths.
@@ -525,6 +525,7 @@ extern "C" int cross(const void* output, const void* addend, const void* streams
                      void* codes, void* scales, void* new_post, void* new_comb, long long row_stride,
                      long long stream_stride, int rows, int size, int outputs, int iters, int output_kind,
                      int gain_is_half, float eps, float norm_eps, void* stream) {
+  using namespace boundary;
   Boundary a = {output, addend, (const __nv_bfloat16*)streams, (const float*)post, (const float*)comb,
                 (const float*)fn, (const float*)scale, (const float*)base, gain, (__nv_bfloat16*)merged,
                 (__nv_bfloat16*)normed, (uint8_t*)codes, (float*)scales, (float*)new_post, (float*)new_comb,
