@@ -131,7 +131,7 @@ def _kernel(
     rounds = linear_scale is None or (linear_scale == "ue8m0" and streams.shape[2] % GROUP == 0)
     if streams.shape[1] != FUSED_STREAMS or not rounds:
         return None
-    if uses_cuda_kernel(impl, streams) and (impl == "cuda" or fits_cuda(output, addend, streams, gain)):
+    if impl == "cuda" and uses_cuda_kernel(impl, streams) and fits_cuda(output, addend, streams, gain):
         return _Kernels(hyper_boundary_cuda, hyper_exit_cuda)
     return _triton() if uses_triton_kernel(impl, streams) else None
 
