@@ -166,6 +166,8 @@ class RowPasses:
         for number, (rows, length) in enumerate(missing):
             say(f"capturing passes of {rows} rows, contexts below {length} tokens ({number + 1} of {len(missing)})")
             self._capture((rows, length))
+        if missing and self._given.is_cuda:
+            torch.cuda.empty_cache()  # what the trials took lies where only captures could take it again
 
     def forget(self) -> None:
         """Drops what was captured: it names addresses of weights that are not the model's any more."""
