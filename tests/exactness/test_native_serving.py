@@ -15,7 +15,6 @@ from benthic.models.released import FLASH
 from benthic.models.transformer import Transformer
 from tests.exactness.serving import Bits, assert_same, ids, random_requests, request, serve
 
-
 pytestmark = pytest.mark.gpu
 
 NARROW_FLASH = replace(
