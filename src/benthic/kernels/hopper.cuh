@@ -68,6 +68,14 @@ __device__ __forceinline__ void tensor_load(uint32_t target, const CUtensorMap& 
       "[%0], [%1, {%2, %3}], [%4], %5;"
       ::"r"(target), "l"(&map), "r"(column), "r"(row), "r"(barrier), "l"(policy) : "memory");
 }
+// The same box to the same place of every block of the cluster in `mask`, counted on each one's barrier.
+__device__ __forceinline__ void tensor_load_multicast(uint32_t target, const CUtensorMap& map, int column, int row,
+                                                      uint32_t barrier, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%2, %3}], [%4], %5;"
+      ::"r"(target), "l"(&map), "r"(column), "r"(row), "r"(barrier), "h"(mask) : "memory");
+}
 __device__ __forceinline__ void tensor_store(const CUtensorMap& map, uint32_t source, int column, int row) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
                ::"l"(&map), "r"(source), "r"(column), "r"(row) : "memory");
@@ -83,6 +91,21 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap& map) {
 
 // Makes shared memory written by threads visible to the copy engine and to warpgroup products.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// --- single values to shared memory, for what no box fits
+
+__device__ __forceinline__ void copy_float(uint32_t target, const float* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
+}
+// Arrives once all copies that this thread began are there; the arrival is one of the barrier's count.
+__device__ __forceinline__ void arrive_when_copied(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ float load_shared(uint32_t source) {
+  float value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(source) : "memory");
+  return value;
+}
 
 // --- threads
 
@@ -116,6 +139,25 @@ cudaError_t launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, s
   config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared_bytes, config.stream = stream;
   config.attrs = &early, config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
+// --- clusters
+
+__device__ __forceinline__ int cluster_rank() {
+  int rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+// All threads of the cluster that have not ended; what they wrote to shared memory before is seen after.
+__device__ __forceinline__ void cluster_sync() {
+  asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// Arrives at the barrier that stands at the same address in block `rank` of the cluster.
+__device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}"
+      ::"r"(barrier), "r"(rank) : "memory");
 }
 
 // --- warpgroup products

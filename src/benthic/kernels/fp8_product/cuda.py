@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.cuda_library import CudaLibrary
-from benthic.kernels.fp8_product.tiles import MULTIPROCESSORS, Shape, shape_of
+from benthic.kernels.fp8_product.tiles import MULTIPROCESSORS, SHAPES, Shape, shape_of
 from benthic.kernels.quantize import QuantizedRows
 
-SOURCE = Path(__file__).with_name("fp8_product.cu")
+LIBRARY = CudaLibrary(Path(__file__).with_name("fp8_product.cu"))
 # Row tiles that walk the outputs together, so that their weights are read from memory once.
 BAND = 16
 
@@ -40,22 +40,58 @@ def multiply_fp8(
     if not y.numel():
         return y
     shape = shape_of(rows, outputs, groups) if shape is None else shape
-    tiles = -(-rows // shape.rows) * -(-outputs // shape.outputs)
-    programs = MULTIPROCESSORS if group_ends is not None else min(tiles, MULTIPROCESSORS)
+    most = MULTIPROCESSORS // shape.cluster
+    programs = (most if group_ends is not None else min(shape.num_tiles(rows, outputs), most)) * shape.cluster
     is_streamed = rows <= (shape.rows if group_ends is None else shape.rows * groups // 2)
     row_data, row_scale = x.data.contiguous(), x.scale.contiguous()
     with torch.cuda.device(x.device):
-        _multiply()(
+        _function("fp8_multiply", "p" * 7 + "i" * 10 + "p")(
             row_data.data_ptr(), row_scale.data_ptr(), data.data_ptr(),
-            None if tile_scale is None else tile_scale.data_ptr(), None if base is None else base.data_ptr(),
-            None if group_ends is None else group_ends.data_ptr(), y.data_ptr(),
+            _address(tile_scale), _address(base), _address(group_ends), y.data_ptr(),
             rows, outputs, inputs, groups, out_dtype is torch.float32, shape.number, programs, BAND, is_streamed,
             True, torch.cuda.current_stream(x.device).cuda_stream,
         )  # fmt: skip
     return y
 
 
+def multiply_gated_fp8(
+    x: QuantizedRows,
+    data: Tensor,
+    tile_scale: Tensor | None,
+    base: Tensor | None,
+    group_ends: Tensor | None,
+    row_weight: Tensor | None,
+    picks: Tensor | None,
+    limit: float,
+) -> QuantizedRows:
+    """FP8 rows [N, F] of x [N, I] and e4m3 [E, 2F, I] in eights of gate and up; see `op.fp8_gated_product`."""
+    groups, outputs, inputs = data.shape
+    rows = x.shape[0]
+    codes = torch.empty((rows, outputs // 2), dtype=torch.float8_e4m3fn, device=x.device)
+    scale = torch.empty((rows, outputs // 256), dtype=torch.float32, device=x.device)
+    if not codes.numel():
+        return QuantizedRows(codes, scale)
+    shape = SHAPES[9]
+    programs = MULTIPROCESSORS
+    if group_ends is None:
+        programs = min(shape.num_tiles(rows, outputs), programs)
+    row_data, row_scale = x.data.contiguous(), x.scale.contiguous()
+    with torch.cuda.device(x.device):
+        _function("fp8_multiply_gated", "p" * 10 + "i" * 4 + "f" + "i" * 3 + "p")(
+            row_data.data_ptr(), row_scale.data_ptr(), data.data_ptr(), _address(tile_scale), _address(base),
+            _address(group_ends), _address(row_weight), _address(picks), codes.data_ptr(), scale.data_ptr(),
+            rows, outputs, inputs, groups, limit, programs, BAND, True,
+            torch.cuda.current_stream(x.device).cuda_stream,
+        )  # fmt: skip
+    return QuantizedRows(codes, scale)
+
+
+def _address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
+
+
 @cache
-def _multiply() -> Callable[..., None]:
-    address, integer = ctypes.c_void_p, ctypes.c_int
-    return CudaLibrary(SOURCE).function("fp8_multiply", [address] * 7 + [integer] * 10 + [address])
+def _function(name: str, arguments: str) -> Callable[..., None]:
+    """An exported function; `arguments` has p for an address, i for an int, f for a float."""
+    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int, "f": ctypes.c_float}
+    return LIBRARY.function(name, [kinds[argument] for argument in arguments])

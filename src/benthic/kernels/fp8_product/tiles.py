@@ -7,12 +7,20 @@ MULTIPROCESSORS = 132
 
 
 class Shape(NamedTuple):
-    """A compiled tile: its number in fp8_product.cu, rows, outputs, and what an output costs in time, relatively."""
+    """A compiled tile: its number in fp8_product.cu, and of a cluster of blocks the rows and the outputs.
+
+    `cost` is what an output costs in time, relatively.
+    """
 
     number: int
     rows: int
     outputs: int
     cost: float
+    cluster: int = 1
+
+    def num_tiles(self, rows: int, outputs: int) -> int:
+        """Tiles of one group."""
+        return -(-rows // self.rows) * -(-outputs // self.outputs)
 
 
 FEW = (Shape(0, 64, 16, 1.0), Shape(1, 64, 32, 1.0), Shape(2, 64, 64, 1.0))
@@ -24,7 +32,14 @@ MANY = (
     Shape(8, 128, 192, 1.05),
     Shape(9, 128, 256, 1.0),
 )
-SHAPES = tuple(sorted({*FEW, *SOME, *MANY[2:]}))
+# In clusters: of four blocks that share x, of two that share the weight.
+SHARED = (
+    Shape(10, 128, 64, 1.0, 4),
+    Shape(11, 128, 128, 1.0, 4),
+    Shape(12, 256, 192, 1.0, 2),
+    Shape(13, 256, 256, 1.0, 2),
+)
+SHAPES = tuple(sorted({*FEW, *SOME, *MANY[2:], *SHARED}))
 
 
 @cache
@@ -36,7 +51,7 @@ def shape_of(rows: int, outputs: int, groups: int = 1) -> Shape:
     shapes = FEW if rows <= 64 else SOME if rows <= 128 else MANY
 
     def time(shape: Shape) -> tuple[float, int]:
-        tiles = -(-rows // shape.rows) * -(-outputs // shape.outputs)
-        return -(-tiles // MULTIPROCESSORS) * shape.outputs * shape.cost, -shape.outputs
+        waves = -(-shape.num_tiles(rows, outputs) // (MULTIPROCESSORS // shape.cluster))
+        return waves * shape.outputs * shape.cost, -shape.outputs
 
     return min(shapes, key=time)
