@@ -15,6 +15,10 @@
 
 #include "hopper.cuh"
 
+#ifndef OVERLAP_GROUPS
+#define OVERLAP_GROUPS 4
+#endif
+
 using namespace hopper;
 
 namespace moe_experts {
@@ -293,7 +297,7 @@ struct Ring {
 template <class S, int NG, bool RUN_EXPONENTS>
 __device__ __forceinline__ void sum_tile(float (&acc)[S::kMt][4 * NG], Ring& ring, int stages, int rows, int warp, int lane) {
   // Widening of the next run overlaps the product of this one where registers allow.
-  constexpr bool kOverlap = S::kMt == 1 && NG <= 4;
+  constexpr bool kOverlap = S::kMt == 1 && NG <= OVERLAP_GROUPS;
   float d[4 * NG];
   uint32_t a[kOverlap ? 2 : 1][4][4];
 #pragma unroll
@@ -385,26 +389,53 @@ __device__ __forceinline__ void sum_tile(float (&acc)[S::kMt][4 * NG], Ring& rin
 // NaN stays NaN.
 __device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }
 
+// What a tile's last step needs from global memory, asked for before the sums so that nothing waits for it: a lane has the
+// picks, or their weights, of rows lane, lane + 32, ..., and the bases of its lines.
+template <class S> struct Ends {
+  int pick[S::kGroupRows / 32];
+  float weight[S::kGroupRows / 32];
+  float2 base[S::kMt];
+
+  template <bool SWIGLU>
+  __device__ __forceinline__ void load(const Parameters& p, const Entry& entry, const Tile& tile, int warp, int lane) {
+#pragma unroll
+    for (int mt = 0; mt < S::kMt; ++mt) {
+      const int slice = warp + mt * S::kWarps, g = lane >> 2;
+      const float* base_at = p.base + (size_t)entry.expert * p.outputs;
+      if constexpr (SWIGLU) {
+        const int column = tile.block * 128 + slice * 8 + g;
+        base[mt] = make_float2(__ldg(base_at + column), __ldg(base_at + p.outputs / 2 + column));
+      } else {
+        base[mt] = __ldg((const float2*)(base_at + tile.block * kTile + slice * 16 + 2 * g));
+      }
+    }
+    const int* picks = p.order + entry.offset + tile.group * S::kGroupRows;
+#pragma unroll
+    for (int i = 0; i < S::kGroupRows / 32; ++i) {
+      const int row = lane + 32 * i;
+      pick[i] = row < tile.num_rows ? __ldcg(picks + row) : 0;
+      if constexpr (SWIGLU) weight[i] = row < tile.num_rows ? __ldcg(p.weights + pick[i]) : 0.f;
+    }
+  }
+};
+
 // First product: lines g and g + 8 are gate and up of one column, and a tile's 128 columns share an FP8 scale a row.
 template <class S, int NG>
-__device__ __forceinline__ void store_inner(const float (&acc)[S::kMt][4 * NG], const Parameters& p, const Entry& entry,
-                                            const Tile& tile, uint8_t* shared, int round, int warp, int lane) {
+__device__ __forceinline__ void store_inner(const float (&acc)[S::kMt][4 * NG], const Ends<S>& ends, const Parameters& p,
+                                            const Entry& entry, const Tile& tile, uint8_t* shared, int round, int warp,
+                                            int lane) {
   const int g = lane >> 2, t = lane & 3, thread = warp * 32 + lane, rows = padded(tile.num_rows), half = p.outputs / 2;
   uint8_t* codes = shared + S::kCodesAt;
   int* maxima = (int*)(shared + S::kMaximaAt) + (round & 1) * S::kGroupRows;
-  const int* picks = p.order + entry.offset + tile.group * S::kGroupRows;
   float h[S::kMt][2 * NG];
 #pragma unroll
   for (int mt = 0; mt < S::kMt; ++mt) {
-    const int column = tile.block * 128 + (warp + mt * S::kWarps) * 8 + g;
-    const float* base = p.base + (size_t)entry.expert * p.outputs + column;
-    const float gate_base = base[0], up_base = base[half];
 #pragma unroll
     for (int i = 0; i < 2 * NG; ++i) {
       const int row = i / 2 * 8 + 2 * t + (i & 1), at = i / 2 * 4 + (i & 1);
-      const float weight = row < tile.num_rows ? __ldcg(p.weights + __ldcg(picks + row)) : 0.f;
-      const float gate = at_most(acc[mt][at] * gate_base, p.limit);
-      const float up = -at_most(-at_most(acc[mt][at + 2] * up_base, p.limit), p.limit);
+      const float weight = __shfl_sync(~0u, ends.weight[i / 8], row & 31);
+      const float gate = at_most(acc[mt][at] * ends.base[mt].x, p.limit);
+      const float up = -at_most(-at_most(acc[mt][at + 2] * ends.base[mt].y, p.limit), p.limit);
       const float value = row < tile.num_rows ? gate / (1.f + expf(-gate)) * up * weight : 0.f;
       h[mt][i] = value;
       // The largest of 8 columns, then of all warps. Bits compare as positive floats do, and NaN is the greatest.
@@ -447,21 +478,20 @@ __device__ __forceinline__ void store_inner(const float (&acc)[S::kMt][4 * NG], 
 
 // Second product: lines g and g + 8 are neighbouring outputs; rows go to their picks' places.
 template <class S, int NG>
-__device__ __forceinline__ void store_outputs(const float (&acc)[S::kMt][4 * NG], const Parameters& p, const Entry& entry,
+__device__ __forceinline__ void store_outputs(const float (&acc)[S::kMt][4 * NG], const Ends<S>& ends, const Parameters& p,
                                               const Tile& tile, int warp, int lane) {
   const int g = lane >> 2, t = lane & 3;
-  const int* picks = p.order + entry.offset + tile.group * S::kGroupRows;
   __nv_bfloat16* result = (__nv_bfloat16*)p.result;
 #pragma unroll
   for (int mt = 0; mt < S::kMt; ++mt) {
     const int output = tile.block * kTile + (warp + mt * S::kWarps) * 16 + 2 * g;
-    const float2 base = *(const float2*)(p.base + (size_t)entry.expert * p.outputs + output);
 #pragma unroll
     for (int i = 0; i < 2 * NG; ++i) {
       const int row = i / 2 * 8 + 2 * t + (i & 1), at = i / 2 * 4 + (i & 1);
+      const int pick = __shfl_sync(~0u, ends.pick[i / 8], row & 31);
       if (row < tile.num_rows)
-        *(__nv_bfloat162*)(result + (size_t)__ldcg(picks + row) * p.outputs + output) =
-            __floats2bfloat162_rn(acc[mt][at] * base.x, acc[mt][at + 2] * base.y);
+        *(__nv_bfloat162*)(result + (size_t)pick * p.outputs + output) =
+            __floats2bfloat162_rn(acc[mt][at] * ends.base[mt].x, acc[mt][at + 2] * ends.base[mt].y);
     }
   }
 }
@@ -492,12 +522,14 @@ __global__ void __launch_bounds__(S::kThreads, 1) multiply_experts(const __grid_
   for (int index = own.begin, round = 0; index < own.end; index += own.step, ++round) {
     locate<S>(list, index, blocks, tile);
     const Entry entry = list[tile.entry];
+    Ends<S> ends;
+    ends.template load<SWIGLU>(p, entry, tile, warp, lane);
     const auto run = [&](auto width) {
       constexpr int kNg = decltype(width)::value;
       float acc[S::kMt][4 * kNg];
       sum_tile<S, kNg, RUN_EXPONENTS>(acc, ring, p.inputs / kStage, padded(tile.num_rows), warp, lane);
-      if constexpr (SWIGLU) store_inner<S, kNg>(acc, p, entry, tile, shared, round, warp, lane);
-      else store_outputs<S, kNg>(acc, p, entry, tile, warp, lane);
+      if constexpr (SWIGLU) store_inner<S, kNg>(acc, ends, p, entry, tile, shared, round, warp, lane);
+      else store_outputs<S, kNg>(acc, ends, p, tile, warp, lane);
     };
     S::with_width(tile.num_rows, run);
   }
