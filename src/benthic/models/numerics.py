@@ -8,21 +8,17 @@ family to family. Both are functions of a token's own prefix alone.
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from benthic.errors import ConfigError
 from benthic.formats import ScaleFormat
 from benthic.kernels.entry_write import IndexRounding, round_index_vector, round_kv_entry
-from benthic.kernels.quantize import QuantizedRows, quantize_rows, round_trip_fp8
+from benthic.kernels.quantize import QuantizedRows, quantize_rows, round_trip_rows
 from benthic.models.config import ModelConfig
 
 Policy = Literal["plain", "quantized"]
 Weights = Literal["wide", "native"]
 """How weights are held and multiplied: as numbers of the activations' dtype and wider, or in the released formats."""
-
-GROUP = 128
-"""Values of a product's input that share an FP8 scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +107,8 @@ class Numerics:
             return x
         if self.is_native:
             return quantize_rows(x, self.rounding.scale)
-        # The last group may be shorter, as in models smaller than the released ones. Zeros move neither the largest
-        # magnitude of a group nor the values beside them.
-        width = x.shape[-1]
-        return round_trip_fp8(F.pad(x, (0, -width % GROUP)), GROUP, self.rounding.scale)[..., :width]
+        # The last group may be shorter, as in models smaller than the released ones.
+        return round_trip_rows(x, self.rounding.scale)
 
     def layer_input(self, x: Tensor) -> LayerInput:
         """A sub-layer's normed input, as its products see it."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.moe_permute.autograd import combine, dispatch
 from benthic.kernels.moe_permute.reference import Permutation, moe_combine_ref, moe_permute_ref
 from benthic.kernels.reference_gradient import with_reference_gradient
@@ -32,6 +32,8 @@ def moe_permute(experts: Tensor, num_experts: int, min_rows: int, *, impl: Impl 
     """
     if experts.dim() != 2 or experts.dtype != torch.int64:
         raise KernelInputError(f"experts are {experts.dtype} {tuple(experts.shape)}; they must be int64 [R, K]")
+    if min_rows <= 1 and experts.numel() and uses_triton_kernel(impl, experts):
+        return _triton()[0](experts, num_experts)
     if uses_cpu_kernel(impl, experts):
         return _cpu_permute()(experts, num_experts, min_rows)
     most = experts.numel() + num_experts * max(min_rows - 1, 0)
@@ -65,7 +67,11 @@ def moe_combine(y: Tensor, slot: Tensor | Permutation, weights: Tensor | None = 
             f"y has shape {tuple(y.shape)}, slot {tuple(slots.shape)}, "
             f"weights {None if weights is None else tuple(weights.shape)}; they must be [N, D], [R, K], [R, K]"
         )
-    summing = _cpu_combine() if uses_cpu_kernel(impl, y) else moe_combine_ref
+    is_wide = weights is None or weights.dtype is torch.float32
+    if is_wide and y.dtype is not torch.float64 and uses_triton_kernel(impl, y):
+        summing = _triton()[1]
+    else:
+        summing = _cpu_combine() if uses_cpu_kernel(impl, y) else moe_combine_ref
     needs_gradient = torch.is_grad_enabled() and (y.requires_grad or (weights is not None and weights.requires_grad))
     if not needs_gradient:
         return summing(y, weights, slots)
@@ -86,3 +92,10 @@ def _cpu_combine() -> Callable[..., Tensor]:
     from benthic.kernels.moe_permute.cpu import moe_combine_cpu
 
     return moe_combine_cpu
+
+
+@cache
+def _triton() -> tuple[Callable[..., Permutation], Callable[..., Tensor]]:
+    from benthic.kernels.moe_permute.kernel import moe_combine_triton, moe_permute_triton
+
+    return moe_permute_triton, moe_combine_triton

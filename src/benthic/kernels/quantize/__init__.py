@@ -6,6 +6,7 @@ from benthic.kernels.quantize.op import (
     quantize_rows,
     round_trip_fp4,
     round_trip_fp8,
+    round_trip_rows,
     round_weight,
 )
 from benthic.kernels.quantize.rows import QuantizedRows
@@ -17,5 +18,6 @@ __all__ = [
     "quantize_rows",
     "round_trip_fp4",
     "round_trip_fp8",
+    "round_trip_rows",
     "round_weight",
 ]

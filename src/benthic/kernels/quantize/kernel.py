@@ -83,3 +83,31 @@ def quantize_rows_cuda(x: Tensor, scale: ScaleFormat) -> QuantizedRows:
             x, data, factor, groups, inputs // GROUP, x.stride(0), scale == "ue8m0", block, num_warps=4
         )
     return QuantizedRows(data, factor)
+
+
+@triton.jit
+def _round_trip(
+    x, out, groups, groups_a_row, row_stride, width, is_power: tl.constexpr, block: tl.constexpr
+):  # fmt: skip
+    group = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
+    row, first = group // groups_a_row, group % groups_a_row * 128
+    column = first[:, None] + tl.arange(0, 128)[None, :]
+    inside = (group < groups)[:, None] & (column < width)
+    values = tl.load(x + row[:, None] * row_stride + column, mask=inside, other=0.0).to(tl.float32)
+    factor = fp8_scale(tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1), is_power)
+    rounded = to_e4m3(divided(values, factor[:, None], is_power)).to(tl.float32) * factor[:, None]
+    tl.store(out + row[:, None] * width + column, rounded.to(out.dtype.element_ty), mask=inside)
+
+
+def round_rows_cuda(x: Tensor, scale: ScaleFormat) -> Tensor:
+    """Values that remain of x [R, I], any I, in its dtype; unit column stride."""
+    rows, width = x.shape
+    out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    a_row = triton.cdiv(width, GROUP)
+    groups = rows * a_row
+    if groups:
+        block = 4 if groups <= 4096 else _BLOCK
+        _round_trip[(triton.cdiv(groups, block),)](
+            x, out, groups, a_row, x.stride(0), width, scale == "ue8m0", block, num_warps=4
+        )
+    return out

@@ -5,6 +5,7 @@ from functools import cache, partial
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benthic import formats
@@ -41,6 +42,26 @@ def round_trip_fp8(x: Tensor, group: int, scale: ScaleFormat = "ue8m0") -> Tenso
     """
     _check_group(x, group)
     return straight_through(x, partial(round_fp8_ref, group=group, scale=scale))
+
+
+def round_trip_rows(x: Tensor, scale: ScaleFormat = "ue8m0", *, impl: Impl = "auto") -> Tensor:
+    """`round_trip_fp8` of rows in groups of 128, the last of which may be shorter; one launch on CUDA.
+
+    Args:
+        x: [R, I], any float dtype.
+        scale: powers of two, or any float32 (V3).
+
+    Returns:
+        Like `x`; gradient straight through.
+
+    Source: model.md 3.2.
+    """
+    needs_gradient = torch.is_grad_enabled() and x.requires_grad
+    if x.dim() == 2 and not needs_gradient and uses_triton_kernel(impl, x):
+        return _rounding_on_cuda()(x.detach() if x.stride(1) == 1 else x.detach().contiguous(), scale)
+    # Zeros move neither the largest magnitude of a group nor the values beside them.
+    width = x.shape[-1]
+    return round_trip_fp8(F.pad(x, (0, -width % GROUP)), GROUP, scale)[..., :width]
 
 
 def quantize_rows(x: Tensor, scale: ScaleFormat = "ue8m0", *, impl: Impl = "auto") -> QuantizedRows:
@@ -112,6 +133,13 @@ def hadamard(x: Tensor) -> Tensor:
     if size < 1 or size & (size - 1):
         raise KernelInputError(f"hadamard got {size} values in the last dim; it must be a power of two")
     return formats.hadamard(x)
+
+
+@cache
+def _rounding_on_cuda() -> Callable[[Tensor, ScaleFormat], Tensor]:
+    from benthic.kernels.quantize.kernel import round_rows_cuda
+
+    return round_rows_cuda
 
 
 @cache

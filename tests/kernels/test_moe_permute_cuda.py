@@ -1,0 +1,36 @@
+"""The kernels of moe_permute and of rounded rows on a GPU: the bits of their references, and nothing waits."""
+
+import pytest
+import torch
+
+from benthic.kernels.moe_permute import moe_combine, moe_permute
+from benthic.kernels.moe_permute.reference import moe_combine_ref, moe_permute_ref
+from benthic.kernels.quantize import round_trip_rows
+from tests.kernels.test_cuda import no_waiting
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize(("rows", "top_k", "num_experts"), [(1, 6, 256), (133, 4, 16), (8192, 6, 256)])
+def test_a_permutation_is_the_references(rows: int, top_k: int, num_experts: int) -> None:
+    experts = torch.randint(0, num_experts, (rows, top_k), device="cuda")
+    with no_waiting():
+        mine = moe_permute(experts, num_experts, 1)
+    theirs = moe_permute_ref(experts, num_experts, 1, rows * top_k)
+    assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("rows", [1, 7, 133])
+def test_a_sum_is_the_references(rows: int, dtype: torch.dtype) -> None:
+    slots = torch.randperm(rows * 6, device="cuda").view(rows, 6)
+    y, weights = torch.randn(rows * 6, 300, device="cuda").to(dtype), torch.rand(rows, 6, device="cuda")
+    for factors in (None, weights):
+        assert torch.equal(moe_combine(y, slots, factors), moe_combine_ref(y, factors, slots))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("width", [32, 256, 4096])
+def test_rounded_rows_are_the_references(width: int, dtype: torch.dtype) -> None:
+    x = (torch.randn(64, width + 8)[:, :width] * torch.logspace(-10, 4, 64)[:, None]).to("cuda", dtype)
+    assert torch.equal(round_trip_rows(x), round_trip_rows(x, impl="reference"))
