@@ -18,14 +18,17 @@ class Linear(nn.Module):
     """y = x W^T with W [out, in]; `quantized` layers see their input rounded under that policy.
 
     In a native model their weight is held as released: e4m3 in `weight`, a float32 scale for each 128 x 128 in `scale`.
+    So is a weight that was released in FP8 though its input is not rounded (`rounds_input`).
     """
 
     weight: Tensor
     scale: Tensor | None
 
-    def __init__(self, in_features: int, out_features: int, numerics: Numerics | None = None) -> None:
+    def __init__(
+        self, in_features: int, out_features: int, numerics: Numerics | None = None, *, rounds_input: bool = True
+    ) -> None:
         super().__init__()
-        self.numerics = numerics
+        self.numerics = numerics if rounds_input else None
         if numerics is not None and numerics.is_native:
             tiles = (-(-out_features // BLOCK), -(-in_features // BLOCK))
             self.register_buffer("weight", torch.empty(out_features, in_features, dtype=torch.float8_e4m3fn))

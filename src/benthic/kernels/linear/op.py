@@ -14,7 +14,8 @@ from benthic.kernels.linear.layout import is_by_columns
 from benthic.kernels.linear.reference import fp8_linear_ref, linear_ref
 from benthic.kernels.linear.weights import Fp8Weight
 from benthic.kernels.precision import wide
-from benthic.kernels.quantize import QuantizedRows
+from benthic.kernels.quantize import QuantizedRows, quantize_rows
+from benthic.kernels.quantize.rows import GROUP
 
 
 def linear(
@@ -98,6 +99,43 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
         return torch.bmm(wide(x).transpose(0, 1), weight.transpose(1, 2)).transpose(0, 1).to(x.dtype)
     products = [linear(x[:, group], one, impl=impl) for group, one in enumerate(weight.unbind(0))]
     return torch.stack(products, dim=1)
+
+
+@torch.no_grad()
+def widened_linear(
+    x: Tensor, weight: Fp8Weight, *, quantizes: bool = False, impl: Impl = "auto"
+) -> Tensor | QuantizedRows:
+    """`batched_linear` of rows that are not rounded and a weight in FP8, read as it is. No gradient.
+
+    Args:
+        x: [R, G, I], bfloat16.
+        weight: [G, O, I], I and O multiples of 128.
+        quantizes: give the rows [R, G O] in FP8 with scales that are powers of two, as a following product reads them.
+
+    Returns:
+        [R, G, O] in the dtype of `x`, or QuantizedRows of it. A row has the same bits in any batch; its sums are formed
+        128 inputs at a time, codes first, scales after.
+
+    Raises:
+        KernelInputError: the shapes do not fit.
+    """
+    if x.dim() != 3 or len(weight.shape) != 3 or x.shape[1] != weight.shape[0] or x.shape[2] != weight.shape[2]:
+        raise KernelInputError(
+            f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, G, I] and [G, O, I]"
+        )
+    if weight.shape[1] % GROUP or weight.shape[2] % GROUP:
+        raise KernelInputError(f"weight has shape {tuple(weight.shape)}; its last dims must be multiples of {GROUP}")
+    if x.dtype is torch.bfloat16 and uses_triton_kernel(impl, x):
+        return _widened()(x if x.stride(2) == 1 else x.contiguous(), weight, quantizes=quantizes)
+    y = batched_linear(x, weight.dequantized(x.dtype), impl=impl)
+    return quantize_rows(y.flatten(1)) if quantizes else y
+
+
+@cache
+def _widened() -> Callable[..., Tensor | QuantizedRows]:
+    from benthic.kernels.linear.widened import multiply_widened
+
+    return multiply_widened
 
 
 def _of_fp8(x: QuantizedRows, weight: Fp8Weight, dtype: torch.dtype, impl: Impl) -> Tensor:

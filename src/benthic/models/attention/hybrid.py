@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from benthic.kernels.entry_write import CompressorSide, Queries, compress_entries, query_heads, write_kv
-from benthic.kernels.linear import batched_linear, by_columns
+from benthic.kernels.linear import Fp8Weight, batched_linear, by_columns, widened_linear
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import apply_rope
@@ -20,7 +20,7 @@ from benthic.models.attention.compressor import Compressor
 from benthic.models.attention.indexer import Attended, BlockIndexer
 from benthic.models.config import ModelConfig
 from benthic.models.context import AttentionContext
-from benthic.models.linear import Linear, StackedLinear
+from benthic.models.linear import BLOCK, Linear, StackedLinear
 from benthic.models.norm import RMSNorm
 from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.trace import Trace
@@ -41,13 +41,15 @@ class HybridAttention(nn.Module):
         self.wq_b = Linear(self.rank, width, numerics)
         self.wkv = Linear(hidden, self.dim, numerics)
         self.kv_norm = RMSNorm(self.dim, self.eps)
-        self.wo_a = Linear(width // self.groups, self.groups * self.output_rank)
+        # A tile of its scales must not lie across two groups.
+        held = numerics if self.output_rank % BLOCK == 0 else None
+        self.wo_a = Linear(width // self.groups, self.groups * self.output_rank, held, rounds_input=False)
         self.wo_b = Linear(self.groups * self.output_rank, hidden, numerics)
         self.attn_sink = nn.Parameter(torch.empty(self.heads))
         self.compressor = Compressor(config, ratio, self.dim) if ratio else None
         self.indexer = BlockIndexer(config, numerics, min_rows) if ratio == 4 else None
         self.stacks = self._stack()
-        self.frozen_output: Tensor | None = None
+        self.frozen_output: Tensor | Fp8Weight | None = None
 
     def _stack(self) -> dict[str, StackedLinear]:
         """Products that share an input: of h in the activation dtype, of h in fp32, of the q latent."""
@@ -63,7 +65,8 @@ class HybridAttention(nn.Module):
 
     def freeze(self) -> None:
         """Keeps the stacked weights; call again after weights change."""
-        self.frozen_output = by_columns(self.wo_a.weight.view(self.groups, self.output_rank, -1))
+        weight = self._output_weight()
+        self.frozen_output = by_columns(weight) if isinstance(weight, Tensor) else weight
         for stack in self.stacks.values():
             stack.freeze()
 
@@ -185,9 +188,16 @@ class HybridAttention(nn.Module):
 
     def _output(self, out: Tensor) -> Tensor:
         """Grouped low-rank output: [R, H, d] -> [R, D] (model.md 2.4 step 8)."""
-        rows = out.shape[0]
-        weight = self.frozen_output
-        if weight is None:
-            weight = self.wo_a.weight.view(self.groups, self.output_rank, -1)
-        low = batched_linear(out.reshape(rows, self.groups, -1), weight)
-        return self.wo_b(low.reshape(rows, -1))
+        rows = out.reshape(out.shape[0], self.groups, -1)
+        weight = self._output_weight() if self.frozen_output is None else self.frozen_output
+        if isinstance(weight, Fp8Weight):
+            return self.wo_b.product(widened_linear(rows, weight, quantizes=True))
+        return self.wo_b(batched_linear(rows, weight).flatten(1))
+
+    def _output_weight(self) -> Tensor | Fp8Weight:
+        """`wo_a` by groups: [G, rank, H d / G]."""
+        held, by_group = self.wo_a.held(), (self.groups, self.output_rank)
+        if isinstance(held, Tensor):
+            return held.view(*by_group, -1)
+        scale = held.scale.view(self.groups, self.output_rank // BLOCK, -1)
+        return Fp8Weight(held.data.view(*by_group, -1), scale)
