@@ -4,7 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benthic.kernels.linear import by_columns
+from benthic.kernels.fp8_product import fp8_gated_product, in_eights, takes_gated
+from benthic.kernels.linear import Fp8Weight, by_columns
 from benthic.kernels.moe_route import ExpertRows, GroupLimit, Routing, moe_route, route_rows
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.swiglu import swiglu, swiglu_rows
@@ -99,6 +100,7 @@ class DenseMlp(nn.Module):
         self.w3 = Linear(config.hidden_size, width, numerics)
         self.limit, self.numerics = config.swiglu_limit, numerics
         self.stack = StackedLinear([self.w1, self.w3])
+        self.eights: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """[R, D] -> [R, D]."""
@@ -106,14 +108,29 @@ class DenseMlp(nn.Module):
 
     def product(self, x: Tensor | QuantizedRows) -> Tensor:
         """The same of an input that is rounded already."""
-        gate_up, scale = self.stack.product(x), self.numerics.native_scale
-        if scale is None:
-            return self.w2(swiglu(gate_up, self.limit))
-        return self.w2.product(swiglu_rows(gate_up, self.limit, scale))
+        if isinstance(x, QuantizedRows):
+            return self.w2.product(self._inner(x))
+        return self.w2(swiglu(self.stack.product(x), self.limit))
+
+    def _inner(self, x: QuantizedRows) -> QuantizedRows:
+        """silu(gate x) * up x, rounded as `w2` reads it."""
+        weight, scale = self.stack.frozen, self.numerics.native_scale
+        assert scale is not None, "only native models round rows to FP8"
+        if self.eights is None or not isinstance(weight, Fp8Weight):
+            return swiglu_rows(self.stack.product(x), self.limit, scale)
+        rows = fp8_gated_product(x, self.eights, weight.scale[None], None, None, None, None, self.limit)
+        assert rows is not None, "the kernel ran when weights were laid out"
+        return rows
 
     def freeze(self) -> None:
-        """Keeps the stacked weight; call again after weights change."""
+        """Keeps the stacked weight; call again after weights change.
+
+        Where one kernel multiplies and activates, it takes gates and ups by eights: a second layout of these weights.
+        """
         self.stack.freeze()
+        weight = self.stack.frozen
+        if isinstance(weight, Fp8Weight) and self.numerics.native_scale == "ue8m0" and takes_gated(weight.data):
+            self.eights = in_eights(weight.data[None])
 
 
 class MoE(nn.Module):

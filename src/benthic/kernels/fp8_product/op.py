@@ -56,6 +56,11 @@ def in_eights(weight: Tensor) -> Tensor:
     return halves.transpose(1, 2).reshape(experts, outputs, inputs).view(weight.dtype)
 
 
+def takes_gated(data: Tensor, impl: Impl = "auto") -> bool:
+    """Whether `fp8_gated_product` takes e4m3 weights [..., 2F, I] on their device."""
+    return data.shape[-2] % 256 == 0 and uses_cuda_kernel(impl, data)
+
+
 def fp8_gated_product(
     x: QuantizedRows,
     data: Tensor,
@@ -84,7 +89,7 @@ def fp8_gated_product(
     Returns:
         [N, F].
     """
-    if data.shape[1] % 256 or not uses_cuda_kernel(impl, x.data):
+    if not takes_gated(data, impl):
         return None
     rows: QuantizedRows = _cuda_gated()(x, data, tile_scale, base, group_ends, row_weight, picks, limit)
     return rows
