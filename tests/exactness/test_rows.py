@@ -15,7 +15,7 @@ from benthic.models.packed import PackedContext
 from benthic.models.rows import build_rows
 from benthic.models.transformer import Transformer
 from tests.exactness.passes import differing_rows, mixture, packed, served
-from tests.exactness.places import options
+from tests.exactness.places import Place, options
 from tests.exactness.shapes import cases
 
 LENGTHS = (331, 129, 64, 5, 1, 200)
@@ -79,6 +79,32 @@ def test_training_weights_and_serving_weights_give_equal_rows(small_model: Trans
     logits = trained.logits(trained.hidden(trained(rows, PackedContext(trained.config, rows))))
     assert logits.requires_grad
     assert torch.equal(logits[: rows.num_rows].detach(), torch.cat(packed(small_model, ids)))
+
+
+def test_a_captured_pass_of_the_trainer_gives_the_rows_of_serving(place: Place, small_model: Transformer) -> None:
+    """As a training step is: recorded once, on one stream, and replayed."""
+    if place.device == "cpu":
+        pytest.skip("nothing is captured on the CPU")
+    trained = empty_model(small_model.config, **options())
+    trained.load_state_dict(small_model.state_dict())
+    trained.train().requires_grad_(True)
+    ids = sequences(9)
+    rows = build_rows([(i, 0, one) for i, one in enumerate(ids)], trained.min_rows, trained.device)
+    context = PackedContext(trained.config, rows)
+
+    def logits() -> torch.Tensor:
+        return trained.logits(trained.hidden(trained(rows, context)))
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        logits()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = logits()
+    graph.replay()
+    assert torch.equal(captured[: rows.num_rows].detach(), torch.cat(packed(small_model, ids)))
 
 
 def test_the_bundled_model_decodes_a_long_text_as_it_reads_it() -> None:
