@@ -14,6 +14,8 @@ from benthic.kernels.compress_kv.kernel import compress_kv_triton  # noqa: E402
 from benthic.kernels.compress_kv.reference import compress_kv_ref  # noqa: E402
 from benthic.kernels.rms_norm.kernel import rms_norm_triton  # noqa: E402
 from benthic.kernels.rms_norm.reference import rms_norm_ref  # noqa: E402
+from benthic.kernels.rope.kernel import apply_rope_halves_triton, apply_rope_triton  # noqa: E402
+from benthic.kernels.rope.reference import apply_rope_halves_ref, apply_rope_ref  # noqa: E402
 
 
 @pytest.mark.parametrize(("rows", "size"), [(0, 8), (1, 1), (5, 37), (3, 512)])
@@ -30,3 +32,12 @@ def test_pooled_blocks_are_near_the_references(ratio: int, length: int, start: i
     blocks = given["blocks"]
     arguments = given["raw"], given["ape"], blocks.sources, blocks.first, 12
     torch.testing.assert_close(compress_kv_triton(*arguments), compress_kv_ref(*arguments))
+
+
+@pytest.mark.parametrize("shape", [(3, 20), (2, 5, 40), (0, 3, 16)], ids=str)
+@pytest.mark.parametrize("inverse", [False, True])
+def test_rotations_are_near_the_references(shape: tuple[int, ...], inverse: bool) -> None:
+    x, angles = torch.randn(shape), torch.randn(shape[0], 6)
+    cos, sin = angles.cos(), angles.sin()
+    for ours, theirs in ((apply_rope_triton, apply_rope_ref), (apply_rope_halves_triton, apply_rope_halves_ref)):
+        torch.testing.assert_close(ours(x, cos, sin, inverse), theirs(x, cos, sin, inverse))

@@ -13,13 +13,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from benthic.kernels.entry_write.row_parts import angles, normed, store_index, store_kv, turned
+from benthic.kernels.compress_kv.kernel import ROWS_AT_ONCE, WARPS, add_rows, pooled_width
+from benthic.kernels.entry_write.row_parts import angles, store_index, store_kv, turned
 from benthic.kernels.entry_write.targets import BlockEnds, CompressorSide, RawState
 from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, rotary_offset
+from benthic.kernels.rms_norm.kernel import normed
 
-ROWS_AT_ONCE = {4: 8, 128: 32}
-"""Raw rows of a block that are held at once, by ratio."""
-WARPS = {4: 4, 128: 16}
 MOST_REGISTERS: dict[int, int | None] = {4: 80, 128: None}
 """Of a thread that pools blocks: more programs of ratio 4 then wait for memory side by side."""
 KEPT_AT_ONCE = 32
@@ -63,12 +62,7 @@ def _pooled(
         bias = ape + (number % ratio)[:, None] * series + shift[:, None] + column[None, :]
         gate += tl.load(bias, mask=inside[None, :] & (number >= 0)[:, None], other=0.0)
         gate = tl.where(exists[:, None], gate, float("-inf"))
-        higher = tl.maximum(top, tl.max(gate, 0))
-        fade = tl.exp(top - higher)
-        weight = tl.exp(gate - higher[None, :])
-        total = tl.fma(total, fade, tl.sum(weight, 0))
-        mixed = tl.fma(mixed, fade, tl.sum(weight * value, 0))
-        top = higher
+        top, total, mixed = add_rows(value, gate, top, total, mixed)
     return (mixed / total)[None, :]
 
 
@@ -285,7 +279,10 @@ def compress_entries_triton(
     index_dim = len(index.gain) if has_index else 0
     is_packed, rows, blocks = main.form is not None, len(ends.positions), len(ends.ends)
     snapshots = state.snapshots if ends.snapshots is not None else None
-    width, index_width = max(64, triton.next_power_of_2(dim)), max(32, triton.next_power_of_2(index_dim or 1))
+    width, index_width = pooled_width(dim), pooled_width(index_dim or 1)
+    if index_rounds or is_packed:
+        # A Hadamard transform is as wide as the vector.
+        index_width = max(32, triton.next_power_of_2(index_dim or 1))
     sizes = {"ratio": ends.ratio, "dim": dim, "index_dim": index_dim, "width": width, "index_width": index_width}
     forms = {
         "rope_dim": rope_dim,
@@ -307,13 +304,14 @@ def compress_entries_triton(
             _compress_chunks[(rows, len(sides))](
                 raw, state.rings, snapshots, *weights, ends.positions, ends.before, ends.rings, ends.snapshots,
                 ends.ends, ends.slots, rows, *strides, snapshot_stride, *buffer_strides, ends.ring_len, eps,
-                **sizes, **forms, snaps=snaps, num_warps=warps,
+                **sizes, **forms, snaps=snaps, num_warps=warps, enable_fp_fusion=False,
             )  # fmt: skip
         return
     if blocks:
         _compress_blocks[(blocks, len(sides))](
             raw, state.rings, *weights, ends.positions, ends.before, ends.rings, ends.ends, ends.slots, *strides,
             *buffer_strides, ends.ring_len, eps, **sizes, **forms, num_warps=warps, maxnreg=MOST_REGISTERS[ends.ratio],
+            enable_fp_fusion=False,
         )  # fmt: skip
     if rows:
         _keep_rows[(triton.cdiv(rows, KEPT_AT_ONCE),)](

@@ -1,6 +1,8 @@
 """What follows the products of queries and kv rows, on CUDA by Triton: one launch each, a program a row or a few heads.
 
-The values between steps are rounded to the activations' dtype as when the operations run one by one.
+The values between steps are rounded to the activations' dtype as when the operations run one by one, and sums are made
+in their order, without fused multiply-adds but those that are written: training, which takes them one by one, has the
+same bits.
 """
 
 import torch
@@ -8,10 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from benthic.kernels.entry_write.row_parts import angles, fp8_groups, hadamard, normed, rounded_fp4, store_kv, turned
+from benthic.kernels.entry_write.row_parts import angles, fp8_groups, hadamard, rounded_fp4, store_kv, turned
 from benthic.kernels.entry_write.targets import RowTarget
 from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, rotary_offset
 from benthic.kernels.quantize import QuantizedRows
+from benthic.kernels.rms_norm.kernel import normed
 from benthic.kernels.rope import RopeTable
 
 HEADS_AT_ONCE = 4
@@ -80,6 +83,7 @@ def write_kv_triton(
             group=64 if is_packed else kv_group, packed=is_packed,
             scale_offset=FP8_LAYOUTS["v4"].scale_offset(dim - rope_dim),
             rotary_offset=rotary_offset(dim, rope_dim, "v4"), quantizes=quantizes, num_warps=KV_WARPS,
+            enable_fp_fusion=False,
         )  # fmt: skip
     if latent is not None:
         return latent
@@ -162,6 +166,7 @@ def query_heads_triton(
             heads=heads, dim=dim, index_heads=index_heads, index_dim=index_dim, rope_dim=rope_dim,
             width=_width(dim), index_width=triton.next_power_of_2(max(index_dim, 32)), rounds=rounds,
             at_once=HEADS_AT_ONCE, index_at_once=INDEX_HEADS_AT_ONCE, num_warps=4,
+            enable_fp_fusion=False,
         )  # fmt: skip
     return query, index_query
 

@@ -124,8 +124,10 @@ def compress_entries(
             f"raw has shape {tuple(raw.shape)}, rings {tuple(state.rings.shape)}; they must hold rows of {width} "
             f"numbers, raw at least {len(ends.positions)} of them"
         )
-    index_dim = len(sides[1].gain) if len(sides) > 1 else 32
-    if _fits_index(index_rounding, index_dim) and kv_group in (0, 64) and uses_triton_kernel(impl, raw):
+    index_dim = len(sides[1].gain) if len(sides) > 1 else 64
+    # Vectors of 32 would be pooled in a tile as narrow, and have other bits than `compress_kv` gives them.
+    fits = _fits_index(index_rounding, index_dim) and (index_rounding == "none" or index_dim >= 64)
+    if fits and kv_group in (0, 64) and uses_triton_kernel(impl, raw):
         _triton().compress_entries(raw, state, ends, sides, eps, kv_group, index_rounding == "fp4", dtype)
         return
     compress_entries_ref(raw[:, :width], state, ends, sides, eps, kv_group, index_rounding, dtype, _beside(impl))

@@ -11,13 +11,6 @@ from benthic.kernels.quantize.kernel import divided, fp8_scale, to_e4m3
 
 
 @triton.jit
-def normed(x, gain, dim: tl.constexpr, eps, dtype: tl.constexpr):
-    """x / rms(x) * gain, rounded to `dtype`; x is float32, gain float32 [width]."""
-    mean = tl.sum(x * x, 1) / dim
-    return (x * tl.rsqrt(mean + eps)[:, None] * gain[None, :]).to(dtype)
-
-
-@triton.jit
 def angles(cos, sin, row, dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr):
     """Cosines and sines [width / 2] of one row, for pairs of neighbours: 1 and 0 for those that do not turn."""
     pair = tl.arange(0, width // 2) - (dim - rope_dim) // 2

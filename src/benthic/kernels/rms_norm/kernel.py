@@ -1,7 +1,7 @@
-"""The norm on CUDA: a vector's sum of squares is halved again and again, so that no layout and no neighbour matters.
+"""The norm on CUDA: squares are exact in float64 and added there, so that no layout and no neighbour matters.
 
-Other kernels take `normed` for vectors that they hold, and have the bits of this operation, if they too are compiled
-without fused multiply-adds (`enable_fp_fusion=False`).
+In which order they are added moves the float64 sum by some 1e-16 of itself, and the float32 that it is rounded to not
+at all. So other kernels take `normed` for vectors that they hold, in any layout, and have the bits of this operation.
 """
 
 import torch
@@ -10,22 +10,13 @@ import triton.language as tl
 from torch import Tensor
 
 _VALUES_AT_ONCE = 4096
-_MOST_STEPS = tl.constexpr(16)
 
 
 @triton.jit
-def halved_sum(x, vectors: tl.constexpr, width: tl.constexpr):
-    """[vectors] sums of [vectors, width]: value i is added to value i + width / 2, and so on."""
-    for step in tl.static_range(_MOST_STEPS):
-        if (width >> step) > 1:
-            x = tl.sum(tl.reshape(x, (vectors, 2, width >> (step + 1))), 1)
-    return tl.sum(x, 1)
-
-
-@triton.jit
-def normed(x, gain, dim: tl.constexpr, eps, dtype: tl.constexpr, vectors: tl.constexpr, width: tl.constexpr):
+def normed(x, gain, dim: tl.constexpr, eps, dtype: tl.constexpr):
     """x / rms(x) * gain, rounded to `dtype`; x is float32 [vectors, width], 0 beyond `dim`, gain float32 [width]."""
-    mean = halved_sum(x * x, vectors, width) / dim
+    exact = x.to(tl.float64)
+    mean = (tl.sum(exact * exact, 1) / dim).to(tl.float32)
     return (x * tl.rsqrt(mean + eps)[:, None] * gain[None, :]).to(dtype)
 
 
@@ -43,7 +34,7 @@ def _rms_norm(
         factors = tl.load(gain + place, mask=place < dim, other=0.0).to(tl.float32)
     tl.store(
         y + row[:, None] * dim + place[None, :],
-        normed(values, factors, dim, eps, y.dtype.element_ty, vectors, width),
+        normed(values, factors, dim, eps, y.dtype.element_ty),
         mask=inside,
     )
 

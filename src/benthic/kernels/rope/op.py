@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cpu_kernel
+from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.rope.reference import apply_rope_halves_ref, apply_rope_ref
 
@@ -111,9 +111,18 @@ def apply_rope(
             "and [R, r/2] with r <= d"
         )
     reference = apply_rope_ref if pairing == "interleaved" else apply_rope_halves_ref
+    if uses_triton_kernel(impl, x):
+        return with_reference_gradient(_triton(pairing), reference, (x, table.cos, table.sin), inverse)
     if not uses_cpu_kernel(impl, x):
         return reference(x, table.cos, table.sin, inverse)
     return with_reference_gradient(_cpu(pairing), reference, (x, table.cos, table.sin), inverse)
+
+
+@cache
+def _triton(pairing: Pairing) -> Callable[..., Any]:
+    from benthic.kernels.rope.kernel import apply_rope_halves_triton, apply_rope_triton
+
+    return apply_rope_triton if pairing == "interleaved" else apply_rope_halves_triton
 
 
 @cache

@@ -75,22 +75,19 @@ def _weigh(
             logit = tl.load(own + place, mask=place < end, other=float("-inf"))
             weight = tl.where(place < end, weight_of(logit, top, heat), 0)
             mass += tl.where(weight.to(tl.float64) >= least, weight, 0)
-            if has_cuts:
-                if is_ranked:
-                    found += tl.histogram(bin_of(logit, top, heat), BINS, mask=place < end)
-        tl.store(masses + row * chunks + chunk, tl.sum(mass, 0))
-        if has_cuts:
             if is_ranked:
-                tl.store(counts + (row * chunks + chunk) * BINS + bins, found)
+                found += tl.histogram(bin_of(logit, top, heat), BINS, mask=place < end)
+        tl.store(masses + row * chunks + chunk, tl.sum(mass, 0))
+        if is_ranked:
+            tl.store(counts + (row * chunks + chunk) * BINS + bins, found)
         tl.debug_barrier()
         if tl.atomic_add(counters + row * 4, 1) == chunks - 1:
             own_masses = tl.load(masses + row * chunks + number, cache_modifier=".cg")
             if is_ranked:
-                if has_cuts:
-                    last_bin(
-                        counts + row * chunks * BINS, plan + row * 2, totals + row, tl.sum(own_masses, 0), size,
-                        tl.load(top_k + row), tl.load(top_p + row), chunks,
-                    )  # fmt: skip
+                last_bin(
+                    counts + row * chunks * BINS, plan + row * 2, totals + row, tl.sum(own_masses, 0), size,
+                    tl.load(top_k + row), tl.load(top_p + row), chunks,
+                )  # fmt: skip
             else:
                 token = pick(
                     own, own_masses, token, size, top, heat, tl.full((), LOWEST, tl.int64), least,
@@ -166,8 +163,8 @@ def sample_triton(
     ends, grid, id_bits = (size, logits.stride(0), chunk_len), (rows, chunks), size.bit_length()
     _find_best[grid](logits, best, places, counters, *ends, chunks, block, num_warps=4)
     _weigh[grid](
-        logits, *settings, best, places, counters, masses, counts, plan, totals, drawn, *ends, cuts is not None, id_bits,
-        chunks, block, num_warps=4,
+        logits, *settings, best, places, counters, masses, counts, plan, totals, drawn, *ends,
+        cuts is not None, id_bits, chunks, block, num_warps=4,
     )  # fmt: skip
     if cuts is not None:
         _cut[grid](
