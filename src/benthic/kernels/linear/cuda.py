@@ -29,7 +29,10 @@ def takes(x: Tensor, weight: Tensor) -> bool:
 
 def is_worthwhile(rows: int, weight: Tensor) -> bool:
     """True where this kernel was measured to be no slower than Triton's, which has the same bits."""
-    return order_of(weight.shape[1], weight.shape[2], weight.dtype).segments == 1
+    groups, outputs, inputs = weight.shape
+    if order_of(outputs, inputs, weight.dtype).segments == 1 or rows >= 1024:
+        return True
+    return groups == 1 and (rows <= 16 or (rows >= 128 and outputs >= 1536))
 
 
 def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
