@@ -39,7 +39,7 @@ def multiply_fp8(
     y = torch.empty((rows, outputs), dtype=out_dtype, device=x.device)
     if not y.numel():
         return y
-    shape = shape_of(rows, outputs, groups) if shape is None else shape
+    shape = shape_of(rows, outputs, inputs, groups) if shape is None else shape
     most = MULTIPROCESSORS // shape.cluster
     programs = (most if group_ends is not None else min(shape.num_tiles(rows, outputs), most)) * shape.cluster
     is_streamed = rows <= (shape.rows if group_ends is None else shape.rows * groups // 2)

@@ -9,7 +9,7 @@ MULTIPROCESSORS = 132
 class Shape(NamedTuple):
     """A compiled tile: its number in fp8_product.cu, and of a cluster of blocks the rows and the outputs.
 
-    `cost` is what an output costs in time, relatively.
+    `cost` is what an output costs in time, relatively, and `ending` what it costs at the end of a tile, in steps of 128 inputs.
     """
 
     number: int
@@ -17,6 +17,7 @@ class Shape(NamedTuple):
     outputs: int
     cost: float
     cluster: int = 1
+    ending: float = 0.0
 
     def num_tiles(self, rows: int, outputs: int) -> int:
         """Tiles of one group."""
@@ -28,9 +29,9 @@ SOME = (Shape(3, 128, 16, 1.0), Shape(4, 128, 32, 1.0), Shape(5, 128, 64, 1.0), 
 MANY = (
     Shape(4, 128, 32, 2.4),
     Shape(5, 128, 64, 1.6),
-    Shape(6, 128, 128, 1.15),
-    Shape(8, 128, 192, 1.05),
-    Shape(9, 128, 256, 1.0),
+    Shape(6, 128, 128, 1.17),
+    Shape(8, 128, 192, 1.1),
+    Shape(9, 128, 256, 1.0, ending=1.3),
 )
 # In clusters: of four blocks that share x, of two that share the weight.
 SHARED = (
@@ -43,7 +44,7 @@ SHAPES = tuple(sorted({*FEW, *SOME, *MANY[2:], *SHARED}))
 
 
 @cache
-def shape_of(rows: int, outputs: int, groups: int = 1) -> Shape:
+def shape_of(rows: int, outputs: int, inputs: int, groups: int = 1) -> Shape:
     """The shape for `rows` rows of all groups together: the least time if a wave of tiles takes its outputs' time."""
     if groups > 1:
         mean = rows // groups
@@ -52,6 +53,6 @@ def shape_of(rows: int, outputs: int, groups: int = 1) -> Shape:
 
     def time(shape: Shape) -> tuple[float, int]:
         waves = -(-shape.num_tiles(rows, outputs) // (MULTIPROCESSORS // shape.cluster))
-        return waves * shape.outputs * shape.cost, -shape.outputs
+        return waves * shape.outputs * (shape.cost + shape.ending * 128 / inputs), -shape.outputs
 
     return min(shapes, key=time)
