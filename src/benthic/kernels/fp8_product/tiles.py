@@ -9,7 +9,7 @@ MULTIPROCESSORS = 132
 class Shape(NamedTuple):
     """A compiled tile: its number in fp8_product.cu, and of a cluster of blocks the rows and the outputs.
 
-    `cost` is what an output costs in time, relatively, and `ending` what it costs at the end of a tile, in steps of 128 inputs.
+    `cost` is what an output costs in time, relatively; `ending` what it costs at a tile's end, in steps of 128 inputs.
     """
 
     number: int
