@@ -149,7 +149,9 @@ def unblocked(group: torch.Tensor, size: int) -> QuantizedRows:
     """The rows of one group in blocked form, uint8 [n, size + size / 32]."""
     num_rows = group.shape[0]
     stages = group.reshape(size // 256, num_rows * 264)
-    codes = stages[:, : num_rows * 256].reshape(size // 256, 16, num_rows, 16).permute(2, 0, 1, 3)
+    chunks = stages[:, : num_rows * 256].reshape(size // 128, num_rows, 8, 16)
+    place = torch.arange(8, device=group.device) ^ (torch.arange(num_rows, device=group.device) % 8)[:, None]
+    codes = chunks.gather(2, place[None, :, :, None].expand_as(chunks)).permute(1, 0, 2, 3)
     scale = stages[:, num_rows * 256 :].contiguous().view(torch.float32).view(size // 256, 2, num_rows).permute(2, 0, 1)
     data = codes.reshape(num_rows, size).view(torch.float8_e4m3fn)
     return QuantizedRows(data, scale.reshape(num_rows, size // 128))

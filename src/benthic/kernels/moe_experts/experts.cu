@@ -8,16 +8,13 @@
 //
 // Rows come in blocked form, from rows.cu and, between the two products, from the first one: expert e owns the padded
 // rows from first_row(e) on, which leaves room for each expert to start at a multiple of 8 and needs no scan. A group of
-// n rows (a multiple of 8) holds for each 256 inputs [16 parts][n][16 bytes], wgmma's core matrices, then scales [2][n].
+// n rows (a multiple of 8) holds for each 256 inputs the values [2 runs][n][128 bytes], then float32 scales [2][n]. Of the
+// 128 bytes, wgmma's swizzled tile, 16 that stand at place c of row r lie at c ^ (r % 8).
 #include <cuda_bf16.h>
 
 #include <type_traits>
 
 #include "hopper.cuh"
-
-#ifndef OVERLAP_GROUPS
-#define OVERLAP_GROUPS 4
-#endif
 
 using namespace hopper;
 
@@ -60,7 +57,7 @@ template <int GROUPS, int W, int STAGES, bool SWIGLU> struct Shape {
   // The producer is one lane, but registers are traded by warpgroups: what it does not need goes to the consumers. Of the
   // 96 x 640 or 168 x 384 that a block starts with, no more than these are left for each of theirs.
   static constexpr int kThreads = 32 * W + 128, kRegisters = W == 16 ? 112 : 240;
-  static constexpr int kSlotBytes = (kPieceBytes + kGroupRows * kRowBytes + 127) / 128 * 128;
+  static constexpr int kSlotBytes = (kPieceBytes + kGroupRows * kRowBytes + 1023) / 1024 * 1024;
   // After the ring: maxima of two tiles and codes of one (first product), barriers, counts, the list of entries.
   static constexpr int kCodesAt = STAGES * kSlotBytes, kMaximaAt = kCodesAt + (SWIGLU ? 128 * kGroupRows : 0);
   static constexpr int kBarriersAt = kMaximaAt + (SWIGLU ? 8 * kGroupRows : 0);
@@ -296,93 +293,42 @@ struct Ring {
 // rows may be wider than the group of `rows` rows; what it reads behind them goes to sums that nobody stores.
 template <class S, int NG, bool RUN_EXPONENTS>
 __device__ __forceinline__ void sum_tile(float (&acc)[S::kMt][4 * NG], Ring& ring, int stages, int rows, int warp, int lane) {
-  // Widening of the next run overlaps the product of this one where registers allow.
-  constexpr bool kOverlap = S::kMt == 1 && NG <= OVERLAP_GROUPS;
   float d[4 * NG];
-  uint32_t a[kOverlap ? 2 : 1][4][4];
+  uint32_t a[4][4];
 #pragma unroll
   for (int i = 0; i < 4 * NG; ++i) d[i] = 0.f;
 #pragma unroll
   for (int mt = 0; mt < S::kMt; ++mt)
 #pragma unroll
     for (int i = 0; i < 4 * NG; ++i) acc[mt][i] = 0.f;
-
-  const auto slot_at = [&] { return ring.slots + ring.slot * S::kSlotBytes; };
-  const auto exponents_at = [&](const uint8_t* slot, int mt) {  // line g of both runs, line g + 8 of both
-    return *(const uint4*)(slot + kCodeBytes + (warp + mt * S::kWarps) * 128 + (lane >> 2) * 16);
-  };
-  const auto widen_at = [&](const uint8_t* slot, uint4 exponents, int mt, int run, uint32_t(&to)[4][4]) {
-    widen_run<RUN_EXPONENTS>(slot + (warp + mt * S::kWarps) * 2048 + run * 1024 + lane * 16,
-                             run ? exponents.y : exponents.x, run ? exponents.w : exponents.z, to);
-  };
-  const auto multiply = [&](const uint8_t* slot, int run, const uint32_t(&from)[4][4]) {
-    const uint64_t b = wgmma_descriptor(shared_address(slot) + kPieceBytes, 16 * rows, 128) + run * 8 * rows;
-    wgmma_hold(d);
-    wgmma_fence();
+#pragma unroll 1
+  for (int stage = 0; stage < stages; ++stage) {
+    mbarrier_wait(ring.full + 8 * ring.slot, ring.phase);
+    const uint8_t* slot = ring.slots + ring.slot * S::kSlotBytes;
+    const uint32_t values = shared_address(slot) + kPieceBytes;
+    const float* scales = (const float*)(slot + kPieceBytes + kStage * rows) + 2 * (lane & 3);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) wgmma<NG>(d, from[k], b + k * 2 * rows, k > 0);
-    wgmma_commit();
-  };
-  const auto finish = [&](const uint8_t* slot, uint4 exponents, int mt, int run) {
-    wgmma_wait<0>();
-    wgmma_hold(d);
-    const float* scales = (const float*)(slot + kPieceBytes + kStage * rows) + run * rows + 2 * (lane & 3);
-    add_run<NG, RUN_EXPONENTS>(acc[mt], d, scales, run ? exponents.y : exponents.x, run ? exponents.w : exponents.z);
-  };
-  const auto hold = [](uint32_t(&x)[4][4]) {
+    for (int mt = 0; mt < S::kMt; ++mt) {
+      const int slice = warp + mt * S::kWarps;
+      const uint4 both = *(const uint4*)(slot + kCodeBytes + slice * 128 + (lane >> 2) * 16);
 #pragma unroll
-    for (int i = 0; i < 16; ++i) asm volatile("" : "+r"(x[i / 4][i % 4])::"memory");
-  };
-  const auto release = [&] {
+      for (int run = 0; run < kRuns; ++run) {
+        const uint32_t exponents = run ? both.y : both.x, exponents8 = run ? both.w : both.z;
+        widen_run<RUN_EXPONENTS>(slot + slice * 2048 + run * 1024 + lane * 16, exponents, exponents8, a);
+        const uint64_t b = wgmma_swizzled(values + run * 128 * rows);
+        wgmma_hold(d);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 4; ++k) wgmma<NG>(d, a[k], b + 2 * k, k > 0);
+        wgmma_commit();
+        wgmma_wait<0>();
+        wgmma_hold(d);
+        add_run<NG, RUN_EXPONENTS>(acc[mt], d, scales + run * rows, exponents, exponents8);
+      }
+    }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(ring.empty + 8 * ring.slot);
     if (++ring.slot == S::kStages) ring.slot = 0, ring.phase ^= 1;
-  };
-
-  mbarrier_wait(ring.full + 8 * ring.slot, ring.phase);
-  if constexpr (kOverlap) {
-    const uint8_t* slot = slot_at();
-    uint4 exponents = exponents_at(slot, 0);
-    widen_at(slot, exponents, 0, 0, a[0]);
-#pragma unroll 1
-    for (int stage = 1; stage <= stages; ++stage) {
-      multiply(slot, 0, a[0]);
-      widen_at(slot, exponents, 0, 1, a[1]);
-      hold(a[1]);
-      finish(slot, exponents, 0, 0);
-      multiply(slot, 1, a[1]);
-      const uint8_t* next = slot;
-      uint4 next_exponents = exponents;
-      if (stage < stages) {
-        const bool wraps = ring.slot + 1 == S::kStages;
-        const int next_slot = wraps ? 0 : ring.slot + 1;
-        mbarrier_wait(ring.full + 8 * next_slot, ring.phase ^ wraps);
-        next = ring.slots + next_slot * S::kSlotBytes;
-        next_exponents = exponents_at(next, 0);
-        widen_at(next, next_exponents, 0, 0, a[0]);
-        hold(a[0]);
-      }
-      finish(slot, exponents, 0, 1);
-      release();
-      slot = next, exponents = next_exponents;
-    }
-  } else {
-#pragma unroll 1
-    for (int stage = 1; stage <= stages; ++stage) {
-      const uint8_t* slot = slot_at();
-#pragma unroll
-      for (int mt = 0; mt < S::kMt; ++mt) {
-        const uint4 exponents = exponents_at(slot, mt);
-#pragma unroll
-        for (int run = 0; run < kRuns; ++run) {
-          widen_at(slot, exponents, mt, run, a[0]);
-          multiply(slot, run, a[0]);
-          finish(slot, exponents, mt, run);
-        }
-      }
-      release();
-      if (stage < stages) mbarrier_wait(ring.full + 8 * ring.slot, ring.phase);
-    }
   }
 }
 
@@ -436,7 +382,7 @@ __device__ __forceinline__ void store_inner(const float (&acc)[S::kMt][4 * NG], 
       const float weight = __shfl_sync(~0u, ends.weight[i / 8], row & 31);
       const float gate = at_most(acc[mt][at] * ends.base[mt].x, p.limit);
       const float up = -at_most(-at_most(acc[mt][at + 2] * ends.base[mt].y, p.limit), p.limit);
-      const float value = row < tile.num_rows ? gate / (1.f + expf(-gate)) * up * weight : 0.f;
+      const float value = row < tile.num_rows ? __fdividef(gate, 1.f + __expf(-gate)) * up * weight : 0.f;
       h[mt][i] = value;
       // The largest of 8 columns, then of all warps. Bits compare as positive floats do, and NaN is the greatest.
       int most = __float_as_int(fabsf(value));
@@ -456,13 +402,14 @@ __device__ __forceinline__ void store_inner(const float (&acc)[S::kMt][4 * NG], 
   for (int i = 0; i < 2 * NG; ++i) {
     const int row = i / 2 * 8 + 2 * t + (i & 1);
     if (row < rows) {
-      const float scale = scale_of(row);
+      // A power of two: its inverse is exact.
+      const float inverse = 1.f / scale_of(row);
 #pragma unroll
       for (int mt = 0; mt < S::kMt; ++mt) {
         const int column = (warp + mt * S::kWarps) * 8 + g;
         uint16_t pair;
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(h[mt][i] / scale));
-        codes[((column >> 4) * rows + row) * 16 + (column & 15)] = (uint8_t)pair;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(h[mt][i] * inverse));
+        codes[row * 128 + ((column >> 4) ^ (row & 7)) * 16 + (column & 15)] = (uint8_t)pair;
       }
     }
   }
@@ -472,7 +419,7 @@ __device__ __forceinline__ void store_inner(const float (&acc)[S::kMt][4 * NG], 
   uint8_t* group = (uint8_t*)p.result + row_start(first_row(entry.offset, entry.expert) + tile.group * S::kGroupRows, half);
   uint8_t* target = group + (size_t)(tile.block / kRuns) * rows * kRowBytes;
   for (int i = thread; i < rows * 8; i += 32 * S::kWarps)
-    *(uint4*)(target + (run * 8 * rows + i) * 16) = *(const uint4*)(codes + i * 16);
+    *(uint4*)(target + run * 128 * rows + i * 16) = *(const uint4*)(codes + i * 16);
   if (thread < rows) *(float*)(target + rows * kStage + (run * rows + thread) * 4) = scale_of(thread);
 }
 

@@ -30,14 +30,17 @@ gather_rows(const uint8_t* data, const float* scale, const int* offsets, const i
   const int rows = (min(num_rows - group_start, group_rows) + 7) / 8 * 8, row = start - group_start;
   uint8_t* target = blocked + (size_t)(first + group_start) * (size + size / 32);
 
-  // A warp moves 64 bytes of each of 8 rows at once: a lane's 16 bytes of row `lane % 8` stand beside the other rows'.
+  // A warp moves a run of 128 values of 4 rows at once.
   const int mine = start + (lane & 7);
-  const int pick = mine < num_rows ? __ldcg(order + offset + mine) : -1;
-  const uint8_t* source = data + (size_t)(pick / top_k) * size;
+  const int pick = mine < num_rows ? __ldcg(order + offset + mine) / top_k : -1;
+  const int half = warp & 1, own = 4 * half + (lane >> 3), chunk = lane & 7;
+  const int source = __shfl_sync(~0u, pick, own);
+  const uint8_t* values = data + (size_t)source * size;
 #pragma unroll 4
-  for (int part = 4 * warp + (lane >> 3); part < size / 16; part += kThreads / 8) {
-    const uint4 value = pick < 0 ? make_uint4(0, 0, 0, 0) : __ldg((const uint4*)source + part);
-    *(uint4*)(target + (size_t)(part / 16) * rows * 264 + ((part % 16) * rows + row + (lane & 7)) * 16) = value;
+  for (int run = warp / 2; run < size / 128; run += kThreads / 64) {
+    const uint4 value = source < 0 ? make_uint4(0, 0, 0, 0) : __ldg((const uint4*)values + run * 8 + chunk);
+    const size_t stage = (size_t)(run / 2) * rows * 264;
+    *(uint4*)(target + stage + (run % 2 * rows + row + own) * 128 + (chunk ^ own) * 16) = value;
   }
   for (int i = threadIdx.x; i < size / 16; i += kThreads) {
     const int run = i / 8, of = start + i % 8;
