@@ -3,7 +3,9 @@
 // A cluster takes 16 rows at a time and keeps them in registers from the first read to the last store. Each warp owns 32
 // columns of all four streams: it merges the closing sub-layer's output there, stores the streams, and forms its part of
 // the 24 dot products on the tensor cores and of the sum of squares. The parts are added over the warps of a block and
-// then over the blocks of the cluster, both in order, through distributed shared memory; so do the squares of the mix.
+// then over the blocks of the cluster, both in order; so are the squares of the mix. What blocks tell one another they
+// store asynchronously into each other's shared memory, where a barrier counts the bytes: a barrier of the whole cluster
+// would wait for every read and write on its way, also those of the next rows.
 // The last warp of each block runs Sinkhorn, a row a lane and 16 numbers in registers, once 32 rows wait for it or no more
 // come: in decode that is while the others norm and round.
 //
@@ -38,10 +40,20 @@ enum { NO_OUTPUT, HALF_OUTPUT, WIDE_OUTPUT };
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ void push(float* where, uint32_t rank, float value) {
+// Stores to the same place in another block, whose barrier of that name learns of so many more bytes.
+__device__ __forceinline__ uint32_t in_block(const void* where, uint32_t rank) {
   uint32_t remote;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(shared_address(where)), "r"(rank));
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(remote), "f"(value) : "memory");
+  return remote;
+}
+__device__ __forceinline__ void push(uint32_t* where, uint64_t* barrier, uint32_t rank, uint32_t value) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];"
+               ::"r"(in_block(where, rank)), "r"(value), "r"(in_block(barrier, rank)) : "memory");
+}
+__device__ __forceinline__ void push_four(float* where, uint64_t* barrier, uint32_t rank, float4 value) {
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+               ::"r"(in_block(where, rank)), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w),
+               "r"(in_block(barrier, rank)) : "memory");
 }
 __device__ __forceinline__ uint4 read_once(const void* from) {
   uint4 v;
@@ -79,12 +91,13 @@ __device__ __forceinline__ uint32_t max_of_four(uint32_t x) {
   return max(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// What a lane reads of two rows: 8 columns of each stream and of the output.
+// What a lane reads of two rows: 8 columns of each stream and of the output. WIDE: the output may be float32 and have an
+// addend; else it is bfloat16 and has none.
 struct Raw {
   uint4 x[2][STREAMS], y[2][2], z[2];
 };
 
-__device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
+template <bool WIDE> __device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const long long row = first_row + 8 * r;
@@ -96,11 +109,23 @@ __device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first
     raw.y[r][0] = raw.y[r][1] = raw.z[r] = nothing;
     const long long place = row * a.size + column;
     if (inside && a.output_kind == HALF_OUTPUT) raw.y[r][0] = read_once((const __nv_bfloat16*)a.output + place);
-    if (inside && a.output_kind == WIDE_OUTPUT) {
+    if (WIDE && inside && a.output_kind == WIDE_OUTPUT) {
       raw.y[r][0] = read_once((const float*)a.output + place);
       raw.y[r][1] = read_once((const float*)a.output + place + 4);
     }
-    if (inside && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
+    if (WIDE && inside && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
+  }
+}
+
+// post and comb of 16 rows of the closing sub-layer, 20 numbers a row: at most two of them a thread.
+__device__ __forceinline__ void read_closing(float (&closing)[2], const Boundary& a, int block, int thread, int threads) {
+#pragma unroll
+  for (int n = 0; n < 2; ++n) {
+    const int i = thread + n * threads, k = i % 20;
+    const long long row = (long long)block * ROWS + i / 20;
+    closing[n] = 0.0f;
+    if (a.output_kind != NO_OUTPUT && i < ROWS * 20 && row < a.rows)
+      closing[n] = k < 4 ? a.post[row * 4 + k] : a.comb[row * 16 + k - 4];
   }
 }
 
@@ -111,8 +136,8 @@ __device__ __forceinline__ void widen(float (&wide)[8], const uint4& packed) {
 }
 
 // The output of one row, rounded as the streams are.
-__device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, const Boundary& a) {
-  if (a.output_kind == HALF_OUTPUT) {
+template <bool WIDE> __device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, const Boundary& a) {
+  if (!WIDE || a.output_kind == HALF_OUTPUT) {
     widen(y, raw.y[r][0]);
   } else {
     const uint4 v[2] = {raw.y[r][0], raw.y[r][1]};
@@ -122,7 +147,7 @@ __device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, 
       y[4 * h + 2] = __uint_as_float(v[h].z), y[4 * h + 3] = __uint_as_float(v[h].w);
     }
   }
-  if (a.has_addend) {
+  if (WIDE && a.has_addend) {
     float z[8];
     widen(z, raw.z[r]);
 #pragma unroll
@@ -136,10 +161,11 @@ __device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, 
 }
 
 // X'_j = post_j y + sum_i C_ij X_i of one row; `w` holds post, then C by rows.
+template <bool WIDE>
 __device__ __forceinline__ void merge_row(uint32_t (&merged)[STREAMS][4], const Raw& raw, int r, const float* w,
                                           const Boundary& a) {
   float y[8], x[STREAMS][8];
-  output_of(y, raw, r, a);
+  output_of<WIDE>(y, raw, r, a);
 #pragma unroll
   for (int i = 0; i < STREAMS; ++i) widen(x[i], raw.x[r][i]);
 #pragma unroll
@@ -195,22 +221,25 @@ __device__ void weigh_row(const float* sums, const float* scale, const float* ba
   }
 }
 
-template <int OUTPUTS, int WORKERS> struct Shared {
+template <int OUTPUTS, int WORKERS> struct alignas(16) Shared {
   static constexpr int LINE = OUTPUTS + 4;
-  float weights[ROWS][20];                      // post and comb of the closing sub-layer
   float part[WORKERS][ROWS][LINE];              // dot products and, behind them, the sum of squares
-  float mixing[MOST_RANKS][ROWS][5];            // of each block: what all need of it
-  float weighing[(ROWS + MOST_RANKS) * LINE];                 // of each block: what the rows weighed here need of it
+  float folded[ROWS][LINE];                     // the same of all warps
+  float logits[MOST_RANKS][ROWS][4];            // of each block: what all need of it
+  float norms[MOST_RANKS][ROWS];
+  float weighing[(ROWS + MOST_RANKS) * LINE];   // of each block: what the rows weighed here need of it
   float queue[32][LINE];                        // sums of rows that wait for Sinkhorn, and which rows they are
   int queued[32];
   float scale[4], base[OUTPUTS];
+  uint64_t sums_here, squares_here, largest_here;  // barriers: all blocks' words of that kind have arrived
   float gates[ROWS][4];
-  float square[WORKERS][ROWS];
-  float squares[MOST_RANKS][ROWS];
+  alignas(16) float squares[MOST_RANKS][ROWS];
+  alignas(16) float square[WORKERS][ROWS];
+  float weights[ROWS][20];                      // post and comb of the closing sub-layer
   uint32_t largest[ROWS][WORKERS + 4];          // two places before and behind for neighbours in the same group of 128
 };
 
-template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS>
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE>
 __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary a) {
   constexpr int TILES = (OUTPUTS + 7) / 8, THREADS = 32 * WORKERS;
   constexpr bool STRADDLES = WORKERS % 4 != 0;
@@ -225,14 +254,28 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
   const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int blocks = (a.rows + ROWS - 1) / ROWS;
   const int rows_here = (ROWS + ranks - 1) / ranks;
-  cluster_arrive();  // waited for before the first word goes to another block: it must have started
+  // Rows of a block of rows that this block weighs, and what it is sent of them.
+  const int weighed_here = (ROWS - 1 - (int)rank) / (int)ranks + 1;
+  constexpr int LINE = OUTPUTS + 4;
+  const uint32_t sums_bytes = 4 * ranks * (ROWS * (STREAMS + 1) + (WEIGHS ? weighed_here * LINE : 0));
+  if (thread == 0) {
+    hopper::mbarrier_init(shared_address(&s.sums_here), 1);
+    hopper::mbarrier_init(shared_address(&s.squares_here), 1);
+    hopper::mbarrier_init(shared_address(&s.largest_here), 1);
+    hopper::fence_barrier_init();
+  }
+  __syncthreads();
+  cluster_arrive();  // waited for before the first word goes to another block: it and its barriers must be there
 
   const bool weighs = WEIGHS && warp == WORKERS - 1;
+  uint32_t parity = 0;
   int waiting = 0;  // rows in the queue of the warp that weighs
   const int g = lane / 4, t = lane % 4;
   const int column = (rank * WORKERS + warp) * COLUMNS + 8 * t;
   Raw raw;
-  if ((int)cluster < blocks) read_rows(raw, a, cluster * ROWS + g, column);
+  float closing[2];
+  read_rows<WIDE>(raw, a, cluster * ROWS + g, column);
+  read_closing(closing, a, cluster, thread, THREADS);
 
   // Fragments of the weights: product (j, k) covers columns 4 k + {0, 1} and {2, 3} of each lane's eight, in stream j.
   uint4 fragment[KEEPS_WEIGHTS ? 8 * TILES : 1];
@@ -272,12 +315,10 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
     const int first_row = block * ROWS + g;
     uint32_t x[2][STREAMS][4];
     if (a.output_kind != NO_OUTPUT) {
-      for (int i = thread; i < ROWS * 20; i += THREADS) {
-        const long long row = (long long)block * ROWS + i / 20;
-        const int k = i % 20;
-        float w = 0.0f;
-        if (row < a.rows) w = k < 4 ? a.post[row * 4 + k] : a.comb[row * 16 + k - 4];
-        s.weights[i / 20][k] = w;
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+        const int i = thread + n * THREADS;
+        if (i < ROWS * 20) s.weights[i / 20][i % 20] = closing[n];
       }
       named_barrier_sync(1, THREADS);
     }
@@ -286,7 +327,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
     for (int r = 0; r < 2; ++r) {
       const long long row = first_row + 8 * r;
       if (a.output_kind != NO_OUTPUT) {
-        merge_row(x[r], raw, r, s.weights[g + 8 * r], a);
+        merge_row<WIDE>(x[r], raw, r, s.weights[g + 8 * r], a);
         if (row < a.rows) {
 #pragma unroll
           for (int j = 0; j < STREAMS; ++j) {
@@ -310,7 +351,10 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
         }
       }
     }
-    if (block + (int)clusters < blocks) read_rows(raw, a, (block + clusters) * ROWS + g, column);
+    if (block + (int)clusters < blocks) {
+      read_rows<WIDE>(raw, a, (block + clusters) * ROWS + g, column);
+      read_closing(closing, a, block + clusters, thread, THREADS);
+    }
 
     float dots[TILES][4] = {};
 #pragma unroll
@@ -345,32 +389,48 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       float total = 0.0f;
 #pragma unroll
       for (int w = 0; w < WORKERS; ++w) total += s.part[w][row][o];
-      if (o < STREAMS || o == OUTPUTS) {
-        for (uint32_t to = 0; to < ranks; ++to) push(&s.mixing[rank][row][o < STREAMS ? o : STREAMS], to, total);
-      }
-      if (WEIGHS) push(&s.weighing[(rank * rows_here + row / ranks) * (OUTPUTS + 4) + o], row % ranks, total);
+      s.folded[row][o] = total;
     }
-    __syncwarp();
-    cluster_arrive();
-    cluster_wait();
+    named_barrier_sync(1, THREADS);
+    for (int i = thread; i < ROWS * (int)ranks; i += THREADS) {
+      const int row = i % ROWS;
+      push_four(s.logits[rank][row], &s.sums_here, i / ROWS, *(const float4*)s.folded[row]);
+    }
+    for (int i = thread; i < ROWS / 4 * (int)ranks; i += THREADS) {
+      const int row = i % (ROWS / 4) * 4;
+      const float4 four = {s.folded[row][OUTPUTS], s.folded[row + 1][OUTPUTS], s.folded[row + 2][OUTPUTS],
+                           s.folded[row + 3][OUTPUTS]};
+      push_four(&s.norms[rank][row], &s.sums_here, i / (ROWS / 4), four);
+    }
+    if (WEIGHS) {
+      for (int i = thread; i < ROWS * LINE / 4; i += THREADS) {
+        const int row = i / (LINE / 4), o = i % (LINE / 4) * 4;
+        float* where = &s.weighing[(rank * rows_here + row / ranks) * LINE + o];
+        push_four(where, &s.sums_here, row % ranks, *(const float4*)&s.folded[row][o]);
+      }
+    }
+    if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.sums_here), sums_bytes);
+    hopper::mbarrier_wait(shared_address(&s.sums_here), parity);
 
     if (thread < ROWS * STREAMS) {
       const int row = thread / STREAMS, i = thread % STREAMS;
       float logit = 0.0f, squares = 0.0f;
-      for (uint32_t from = 0; from < ranks; ++from) {
-        logit += s.mixing[from][row][i];
-        squares += s.mixing[from][row][STREAMS];
+#pragma unroll
+      for (uint32_t from = 0; from < MOST_RANKS; ++from) {
+        if (from < ranks) logit += s.logits[from][row][i], squares += s.norms[from][row];
       }
       const float factor = rsqrtf(squares / (float)(STREAMS * a.size) + a.norm_eps);
       s.gates[row][i] = sigmoid(logit * factor * s.scale[0] + s.base[i]) + a.eps;
     }
     named_barrier_sync(1, THREADS);
     if (weighs) {  // row k of a block of rows is weighed by rank k % ranks
-      constexpr int LINE = OUTPUTS + 4;
       for (int i = lane; i < rows_here * (OUTPUTS + 1); i += 32) {
         const int k = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
         float total = 0.0f;
-        for (uint32_t from = 0; from < ranks; ++from) total += s.weighing[(from * rows_here + k) * LINE + o];
+#pragma unroll
+        for (uint32_t from = 0; from < MOST_RANKS; ++from) {
+          if (from < ranks) total += s.weighing[(from * rows_here + k) * LINE + o];
+        }
         s.queue[waiting + k][o] = total;
       }
       const int k = lane * ranks + rank;
@@ -404,28 +464,33 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       if (t == 0) s.square[warp][g + 8 * r] = sum;
     }
     named_barrier_sync(1, THREADS);
-    for (int i = thread; i < ROWS * (int)ranks; i += THREADS) {
-      const int row = i % ROWS, to = i / ROWS;
-      float total = 0.0f;
+    for (int i = thread; i < ROWS / 4 * (int)ranks; i += THREADS) {
+      const int row = i % (ROWS / 4) * 4;
+      float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll
-      for (int w = 0; w < WORKERS; ++w) total += s.square[w][row];
-      push(&s.squares[rank][row], to, total);
+      for (int w = 0; w < WORKERS; ++w) {
+        const float4 more = *(const float4*)&s.square[w][row];
+        four.x += more.x, four.y += more.y, four.z += more.z, four.w += more.w;
+      }
+      push_four(&s.squares[rank][row], &s.squares_here, i / (ROWS / 4), four);
     }
-    __syncwarp();
-    cluster_arrive();
+    if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.squares_here), 4 * ranks * ROWS);
     if (weighs && (block + (int)clusters >= blocks || waiting + rows_here > 32)) {
       if (lane < waiting && s.queued[lane] < a.rows) weigh_row(s.queue[lane], s.scale, s.base, s.queued[lane], a);
       waiting = 0;
       __syncwarp();
     }
-    cluster_wait();
+    hopper::mbarrier_wait(shared_address(&s.squares_here), parity);
 
     uint32_t normed[2][4];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const long long row = first_row + 8 * r;
       float total = 0.0f;
-      for (uint32_t from = 0; from < ranks; ++from) total += s.squares[from][g + 8 * r];
+#pragma unroll
+      for (uint32_t from = 0; from < MOST_RANKS; ++from) {
+        if (from < ranks) total += s.squares[from][g + 8 * r];
+      }
       const float factor = rsqrtf(total / (float)a.size + a.norm_eps);
       uint32_t largest = 0;
 #pragma unroll
@@ -443,16 +508,16 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
         if (STRADDLES) {
           const bool is_late = (rank * WORKERS) % 4 != 0;  // this block starts in the middle of a group
           if (is_late && warp < 2)
-            push((float*)&s.largest[g + 8 * r][warp + WORKERS + 2], rank - 1, __uint_as_float(largest));
+            push(&s.largest[g + 8 * r][warp + WORKERS + 2], &s.largest_here, rank - 1, largest);
           if (!is_late && warp >= WORKERS - 2)
-            push((float*)&s.largest[g + 8 * r][warp - WORKERS + 2], rank + 1, __uint_as_float(largest));
+            push(&s.largest[g + 8 * r][warp - WORKERS + 2], &s.largest_here, rank + 1, largest);
         }
       }
     }
     if (STRADDLES) {
-      __syncwarp();
-      cluster_arrive();
-      cluster_wait();
+      if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.largest_here), 4 * 2 * ROWS);
+      hopper::mbarrier_wait(shared_address(&s.largest_here), parity);
+      named_barrier_sync(1, THREADS);
     } else {
       named_barrier_sync(2 + warp / 4, 128);
     }
@@ -484,14 +549,15 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
         }
       }
     }
+    parity ^= 1;
   }
 }
 
-template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS> int launch(const Boundary& a, cudaStream_t stream) {
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE> int launch(const Boundary& a, cudaStream_t stream) {
   constexpr int BYTES = KEEPS_WEIGHTS ? 0 : 8 * ((OUTPUTS + 7) / 8) * WORKERS * 32 * 16;
   static int most_of[MOST_RANKS + 1] = {};  // clusters that run at once
   const int ranks = a.size / (COLUMNS * WORKERS), blocks = (a.rows + ROWS - 1) / ROWS;
-  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS>;
+  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS, WIDE>;
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {(unsigned)ranks, 1, 1};
@@ -516,6 +582,12 @@ template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS> int launch(const Boundar
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
+// Registers hold the weights where there are enough of them.
+template <int OUTPUTS, int WORKERS> int on_width(const Boundary& a, cudaStream_t stream) {
+  if (a.has_addend || a.output_kind == WIDE_OUTPUT) return launch<OUTPUTS, WORKERS, false, true>(a, stream);
+  return launch<OUTPUTS, WORKERS, WORKERS == 8, false>(a, stream);
+}
+
 }  // namespace boundary
 
 // outputs 24: a boundary; 4: the exit (new_post and new_comb are not written). output_kind: 0 none, 1 bfloat16,
@@ -532,9 +604,7 @@ extern "C" int cross(const void* output, const void* addend, const void* streams
                 row_stride, stream_stride, rows, size, iters, output_kind, addend != nullptr, gain_is_half, eps,
                 norm_eps};
   const cudaStream_t on = (cudaStream_t)stream;
-  if (size % 256 == 0 && size <= 256 * MOST_RANKS)
-    return outputs == 24 ? launch<24, 8, true>(a, on) : launch<4, 8, true>(a, on);
-  if (size % 896 == 0 && size <= 448 * MOST_RANKS)
-    return outputs == 24 ? launch<24, 14, false>(a, on) : launch<4, 14, false>(a, on);
+  if (size % 256 == 0 && size <= 256 * MOST_RANKS) return outputs == 24 ? on_width<24, 8>(a, on) : on_width<4, 8>(a, on);
+  if (size % 896 == 0 && size <= 448 * MOST_RANKS) return outputs == 24 ? on_width<24, 14>(a, on) : on_width<4, 14>(a, on);
   return cudaErrorInvalidValue;
 }
