@@ -19,7 +19,7 @@ from benthic.kernels.rope import RopeTable
 
 HEADS_AT_ONCE = 4
 INDEX_HEADS_AT_ONCE = 16
-KV_WARPS = 1
+KV_WARPS = 4
 
 
 @triton.jit(do_not_specialize=["num_slots"])
@@ -37,7 +37,7 @@ def _write_kv(
     x = tl.load(start + column[None, :], mask=(column < rank)[None, :], other=0.0).to(tl.float32)
     place = tl.arange(0, width)
     kv = tl.load(start + rank + place[None, :], mask=(place < dim)[None, :], other=0.0).to(tl.float32)
-    # All loads stand first: a row is one warp's, and waits for memory once.
+    # All loads stand first: a row waits for memory once.
     gain = tl.load(latent_gain + column, mask=column < rank, other=0.0).to(tl.float32)
     weight = tl.load(kv_gain + place, mask=place < dim, other=0.0).to(tl.float32)
     c, s = angles(cos, sin, row, dim, rope_dim, width)

@@ -19,6 +19,8 @@ __all__ = ["Boundary", "Exit", "hyper_boundary", "hyper_exit"]
 FUSED_STREAMS = 4
 """The number of streams that kernels are written for: that of every released model."""
 GROUP = 128
+WIDEST_CUDA = 4096
+"""Beyond this width the CUDA kernel runs, but has not enough registers to pay; Triton's takes over."""
 
 
 def hyper_boundary(
@@ -60,7 +62,7 @@ def hyper_boundary(
         KernelInputError: the shapes do not fit.
 
     A row has the same bits in any batch. With float32 or bfloat16 streams on CUDA and n = 4 it takes one launch of CUDA
-    C++ or, for widths that its clusters do not divide and without nvcc, two of Triton.
+    C++ or, for other widths than multiples of 256 up to 4096 and without nvcc, two of Triton.
     """
     outputs = streams.shape[1] * (streams.shape[1] + 2)
     _check(output, streams, post, comb, fn, scale, base, gain, outputs, 3)
@@ -131,7 +133,8 @@ def _kernel(
     rounds = linear_scale is None or (linear_scale == "ue8m0" and streams.shape[2] % GROUP == 0)
     if streams.shape[1] != FUSED_STREAMS or not rounds:
         return None
-    if impl == "cuda" and uses_cuda_kernel(impl, streams) and fits_cuda(output, addend, streams, gain):
+    pays = impl == "cuda" or streams.shape[2] <= WIDEST_CUDA
+    if pays and uses_cuda_kernel(impl, streams) and fits_cuda(output, addend, streams, gain):
         return _Kernels(hyper_boundary_cuda, hyper_exit_cuda)
     return _triton() if uses_triton_kernel(impl, streams) else None
 
