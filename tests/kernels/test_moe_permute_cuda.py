@@ -1,4 +1,4 @@
-"""The kernels of moe_permute and of rounded rows on a GPU: the bits of their references, and nothing waits."""
+"""The kernels of moe_permute, rounded rows and SwiGLU on a GPU against their references, and nothing waits."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 from benthic.kernels.moe_permute import moe_combine, moe_permute
 from benthic.kernels.moe_permute.reference import moe_combine_ref, moe_permute_ref
 from benthic.kernels.quantize import round_trip_rows
+from benthic.kernels.swiglu import swiglu
 from tests.kernels.test_cuda import no_waiting
 
 pytestmark = pytest.mark.gpu
@@ -34,3 +35,16 @@ def test_a_sum_is_the_references(rows: int, dtype: torch.dtype) -> None:
 def test_rounded_rows_are_the_references(width: int, dtype: torch.dtype) -> None:
     x = (torch.randn(64, width + 8)[:, :width] * torch.logspace(-10, 4, 64)[:, None]).to("cuda", dtype)
     assert torch.equal(round_trip_rows(x), round_trip_rows(x, impl="reference"))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 8e-3), (torch.float32, 2e-6)])
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_swiglu_is_near_the_reference_and_a_row_keeps_its_bits(
+    dtype: torch.dtype, tolerance: float, has_weights: bool
+) -> None:
+    gate_up = torch.randn(133, 2 * 300, device="cuda").to(dtype) * 8
+    weights = torch.rand(133, device="cuda") if has_weights else None
+    mine, theirs = swiglu(gate_up, 10.0, weights), swiglu(gate_up, 10.0, weights, impl="reference")
+    torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance)
+    one = swiglu(gate_up[7:8], 10.0, None if weights is None else weights[7:8])
+    assert torch.equal(one, mine[7:8])

@@ -30,3 +30,13 @@ def test_rounded_rows_are_those_of_the_reference(width: int, scale: str) -> None
 
     x = torch.randn(5, width + 3)[:, :width] * torch.logspace(-20, 4, 5)[:, None]
     assert torch.equal(round_rows_cuda(x, scale), round_trip_rows(x, scale))
+
+
+@pytest.mark.parametrize("has_weights", [True, False])
+def test_swiglu_is_near_the_reference(has_weights: bool) -> None:
+    from benthic.kernels.swiglu.kernel import swiglu_triton
+    from benthic.kernels.swiglu.reference import swiglu_ref
+
+    gate_up, weights = torch.randn(5, 2 * 33) * 8, torch.rand(5) if has_weights else None
+    mine, theirs = (swiglu_of(gate_up, weights, 10.0, torch.float32) for swiglu_of in (swiglu_triton, swiglu_ref))
+    torch.testing.assert_close(mine, theirs, rtol=2e-6, atol=2e-6)

@@ -1,4 +1,4 @@
-"""SwiGLU and the FP8 rounding of its result on CUDA, in one launch; a program takes a run of 128-wide groups."""
+"""SwiGLU on CUDA in one launch, alone or with the FP8 rounding of its result: then a program takes groups of 128."""
 
 import torch
 import triton
@@ -32,6 +32,36 @@ def _swiglu_rows(
     codes = to_e4m3(divided(y, factor[:, None], is_power))
     tl.store(data + group[:, None] * 128 + column, codes, mask=inside)
     tl.store(scale + group, factor, mask=group < groups)
+
+
+@triton.jit
+def _swiglu(gate_up, weights, out, width, row_stride, limit, has_weights: tl.constexpr, columns: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * columns + tl.arange(0, columns)
+    inside = column < width
+    place = gate_up + row * row_stride + column
+    gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(place + width, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.where(gate > limit, limit, gate)
+    up = tl.where(up > limit, limit, tl.where(up < -limit, -limit, up))
+    y = gate * tl.sigmoid(gate) * up
+    if has_weights:
+        y = y * tl.load(weights + row)
+    tl.store(out + row * width + column, y.to(out.dtype.element_ty), mask=inside)
+
+
+def swiglu_triton(gate_up: Tensor, weights: Tensor | None, limit: float, out_dtype: torch.dtype) -> Tensor:
+    """See `swiglu`."""
+    gate_up = gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty((rows, width), dtype=out_dtype, device=gate_up.device)
+    if out.numel():
+        columns = min(1024, triton.next_power_of_2(width))
+        factors = out if weights is None else weights.float().contiguous()
+        _swiglu[(rows, triton.cdiv(width, columns))](
+            gate_up, factors, out, width, gate_up.stride(0), limit, weights is not None, columns
+        )
+    return out
 
 
 def swiglu_rows_cuda(gate_up: Tensor, limit: float, scale: ScaleFormat) -> QuantizedRows:

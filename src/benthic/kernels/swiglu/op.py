@@ -48,6 +48,8 @@ def swiglu(
         raise KernelInputError(f"weights has shape {tuple(weights.shape)}; it must be [{gate_up.shape[0]}]")
     dtype = gate_up.dtype if out_dtype is None else out_dtype
     limit = math.inf if limit is None else limit
+    if uses_triton_kernel(impl, gate_up):
+        return with_reference_gradient(_triton()[1], swiglu_ref, (gate_up, weights), limit, dtype)
     if not uses_cpu_kernel(impl, gate_up):
         return swiglu_ref(gate_up, weights, limit, dtype)
     return with_reference_gradient(_cpu(), swiglu_ref, (gate_up, weights), limit, dtype)
@@ -69,15 +71,15 @@ def swiglu_rows(
     width = gate_up.shape[1] // 2
     if gate_up.dim() == 2 and width % GROUP == 0 and uses_triton_kernel(impl, gate_up):
         contiguous = gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()
-        return _triton()(contiguous, math.inf if limit is None else limit, scale)
+        return _triton()[0](contiguous, math.inf if limit is None else limit, scale)
     return quantize_rows(swiglu(gate_up, limit, impl=impl), scale)
 
 
 @cache
-def _triton() -> Callable[..., QuantizedRows]:
-    from benthic.kernels.swiglu.kernel import swiglu_rows_cuda
+def _triton() -> tuple[Callable[..., QuantizedRows], Callable[..., Any]]:
+    from benthic.kernels.swiglu.kernel import swiglu_rows_cuda, swiglu_triton
 
-    return swiglu_rows_cuda
+    return swiglu_rows_cuda, swiglu_triton
 
 
 @cache
