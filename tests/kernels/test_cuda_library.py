@@ -8,7 +8,7 @@ import pytest
 from benthic.errors import KernelInputError, KernelUnavailable
 from benthic.kernels import cuda_library
 from benthic.kernels.choice import uses_cuda_kernel
-from benthic.kernels.cuda_library import CudaLibrary, has_cuda_compiler
+from benthic.kernels.cuda_library import CudaLibrary, build_all, has_cuda_compiler, missing_libraries
 
 needs_nvcc = pytest.mark.skipif(not has_cuda_compiler(), reason="nvcc is not installed")
 SOURCE = """
@@ -38,6 +38,18 @@ def test_a_source_is_compiled_once_and_again_when_it_or_its_macros_change(source
     assert CudaLibrary(source, ["WIDE=1"]).build() != first
     source.write_text(SOURCE + "// another")
     assert CudaLibrary(source).build() != first
+
+
+@needs_nvcc
+def test_sources_are_compiled_side_by_side_where_they_are_missing(source: Path) -> None:
+    other = source.with_name("other.cu")
+    other.write_text(SOURCE)
+    CudaLibrary(source).build()
+    missing = missing_libraries(source.parent)
+    assert [library.source for library in missing] == [other]
+    build_all(missing)
+    assert missing_libraries(source.parent) == []
+    assert {path.name.split("-")[0] for path in (source.parent / "cache").glob("*.so")} == {"scale", "other"}
 
 
 @needs_nvcc

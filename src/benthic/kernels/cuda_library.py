@@ -13,6 +13,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,8 @@ from benthic.errors import KernelUnavailable
 ARCHITECTURE = "-gencode=arch=compute_90a,code=sm_90a"
 """Hopper with its own instructions (wgmma, setmaxnreg), which sm_90 alone refuses."""
 FLAGS = (ARCHITECTURE, "-O3", "-std=c++17", "-lineinfo")
-HEADERS = (Path(__file__).with_name("hopper.cuh"),)
+HOME = Path(__file__).parent
+HEADERS = (HOME / "hopper.cuh",)
 """What any source may include, beside the headers of its own folder and the standard ones of CUDA."""
 COMPILE_LIMIT_S = 600
 
@@ -60,9 +62,13 @@ class CudaLibrary:
 
         return launch
 
+    def path(self) -> Path:
+        """Where the shared library of this very source lies once it is compiled."""
+        return cache_folder() / f"{self.source.stem}-{self._key()}.so"
+
     def build(self) -> Path:
         """Compiles what is not on disk yet; returns the shared library."""
-        target = cache_folder() / f"{self.source.stem}-{self._key()}.so"
+        target = self.path()
         if not target.exists():
             target.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=target.parent) as folder:
@@ -77,13 +83,29 @@ class CudaLibrary:
 
     def _arguments(self) -> tuple[str, ...]:
         defines = tuple(f"-D{define}" for define in self.defines)
-        return (*FLAGS, *defines, f"-I{Path(__file__).parent}", str(self.source))
+        return (*FLAGS, *defines, f"-I{HOME}", str(self.source))
 
     def _key(self) -> str:
         headers = [*HEADERS, *sorted(self.source.parent.glob("*.cuh"))]
         parts = [self.source.read_bytes(), *(header.read_bytes() for header in headers if header.exists())]
         parts += [" ".join((*FLAGS, *self.defines, _nvcc_version())).encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def missing_libraries(folder: Path = HOME) -> list[CudaLibrary]:
+    """Libraries of the operations' sources that are not on disk yet."""
+    libraries = [CudaLibrary(source) for source in sorted(folder.rglob("*.cu"))]
+    return [library for library in libraries if not library.path().exists()]
+
+
+def build_all(libraries: Sequence[CudaLibrary]) -> None:
+    """Compiles libraries side by side: one after the other a first start takes minutes.
+
+    Raises:
+        KernelUnavailable: nothing compiles here, or a source does not.
+    """
+    with ThreadPoolExecutor(max_workers=max(1, min(len(libraries), os.cpu_count() or 1))) as pool:
+        list(pool.map(CudaLibrary.build, libraries))
 
 
 def cache_folder() -> Path:

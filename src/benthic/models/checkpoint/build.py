@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from benthic.errors import ConfigError
+from benthic.kernels.compiling import compile_cuda_sources
 from benthic.kernels.exactness import establish_min_rows
 from benthic.models.checkpoint.names import expert_slice
 from benthic.models.checkpoint.placement import chosen_device
@@ -40,6 +41,7 @@ def empty_model(
         ConfigError: the device or the numerics do not exist, or do not go with native weights.
     """
     place = chosen_device(device)
+    compile_cuda_sources(place)
     if weights == "native":
         check_native(config, dtype)
     is_narrow = place.type != "cpu" or weights == "native"
