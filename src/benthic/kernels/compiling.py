@@ -1,4 +1,4 @@
-"""Kernels being compiled, which happens on a machine's first start only and takes a while: news of it, and all at once."""
+"""Kernels being compiled, which happens on a machine's first start only and takes a while: news, and all at once."""
 
 import logging
 from collections.abc import Callable, Iterator
