@@ -6,12 +6,12 @@
 namespace index_scores_of_rows {
 
 template <Form FORM, int ROWS>
-__device__ __forceinline__ void load_keys(const Work& w, Shared<FORM, ROWS>& s, int num_groups) {
+__device__ __forceinline__ void load_keys(const Work& w, Shared<FORM, ROWS>& s) {
   using S = Shape<FORM, ROWS>;
   const int lane = threadIdx.x & 31, piece = min(w.page, BLOCK), pieces = BLOCK / piece;  // of a block
   const uint32_t piece_bytes = piece * S::ROW_BYTES;
   const int units_at_once = 16 / pieces;  // 32 lanes, one a piece
-  Walk walk(s.before, num_groups);
+  Walk walk(s);
   int stage = 0, phase = 0;
   for (Segment segment; walk.next(segment);) {
     const Group g = group_of<ROWS>(w, segment.group);
@@ -156,10 +156,11 @@ __device__ __forceinline__ float exact_score(const __nv_bfloat16* query, const f
   return total;
 }
 
-// Writes again what a warp's 16 keys of a block need exactly.
+// Writes again what a warp's 16 keys of a block need exactly, by the threads that wrote first.
 template <Form FORM, int ROWS>
 __device__ __forceinline__ void score_exactly(const Work& w, const Queries<ROWS>& q, const uint8_t* rows,
-                                              uint32_t special, int entry, float* out, int64_t width) {
+                                              uint32_t special, int entry, int block, float* out,
+                                              int64_t width) {
   const int lane = threadIdx.x & 31;
 #pragma unroll 1
   for (int r = 0; r < ROWS; ++r) {
@@ -169,7 +170,7 @@ __device__ __forceinline__ void score_exactly(const Work& w, const Queries<ROWS>
       if (entry + m >= q.limit[r]) continue;
       const float score = exact_score<FORM>(w.query + row * HEADS * DIM, w.gamma + row * HEADS,
                                             rows + m * (FORM == FP4 ? 68 : 132));
-      if (lane == m % 8 * 4 + m / 8) out[r * width + m] = score;
+      if (lane == m % 8 * 4 + 2 * block + m / 8) out[r * width + m] = score;
     }
   }
 }

@@ -5,62 +5,81 @@
 
 namespace index_scores_of_rows {
 
-// Four values of a head in each lane: their codes, the head's scale, and whether a code differs from its value.
-__device__ __forceinline__ uint32_t round_head(uint2 bits, float& scale, bool& differs) {
-  const float v[4] = {__uint_as_float(bits.x << 16), __uint_as_float(bits.x & 0xFFFF0000u),
-                      __uint_as_float(bits.y << 16), __uint_as_float(bits.y & 0xFFFF0000u)};
-  float largest = fmaxf(fmaxf(fabsf(v[0]), fabsf(v[1])), fmaxf(fabsf(v[2]), fabsf(v[3])));
-  const uint32_t most = __reduce_max_sync(~0u, __float_as_uint(largest));
-  // 2^ceil(log2(largest / 448)), 448 = 1.75 * 2^8.
-  const int exponent = max((int)(most >> 23) - 8 + ((most & 0x7FFFFFu) > 0x600000u), 1);
-  scale = __uint_as_float(exponent << 23);
-  const float inverse = __uint_as_float((254 - exponent) << 23);
-  uint32_t codes = 0;
-#pragma unroll
-  for (int i = 0; i < 4; i += 2) {
-    const float low = v[i] * inverse, high = v[i + 1] * inverse;
-    uint16_t pair;
-    uint32_t halves;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
-    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(pair));
-    const float2 back = __half22float2(*reinterpret_cast<__half2*>(&halves));
-    differs |= back.x != low || back.y != high;
-    codes |= (uint32_t)pair << (8 * i);
-  }
-  return codes;
+constexpr int HEADS_OF_WARP = 8;  // four threads a head, one group of 32 values each
+
+__device__ __forceinline__ uint32_t largest_pair(uint32_t a, uint32_t b) { return __vmaxu2(a, b); }
+
+// Codes of two bfloat16 values times a power of two; `differs` takes what they miss. float16 holds what e4m3 does, and
+// what it flushes itself is below 2^-33 of the head's largest value.
+__device__ __forceinline__ uint32_t round_pair(uint32_t bits, float factor, uint32_t& differs) {
+  const float low = __uint_as_float(bits << 16) * factor, high = __uint_as_float(bits & 0xFFFF0000u) * factor;
+  uint16_t pair;
+  uint32_t kept, given;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(high), "f"(low));
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(kept) : "h"(pair));
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(given) : "f"(high), "f"(low));
+  differs |= kept ^ given;
+  return pair;
 }
 
-// The rows of a group, heads `warp`, `warp + warps`, ...; value 32t + 8j + 4u + i of a head goes to byte 4t + i of the
-// head's 16 bytes of chunk 2j + u: what a thread's fragment of keys meets, see `load_fp4`.
+struct Head {
+  uint4 bits[4];  // 32 values
+  float gamma;
+};
+
+template <int ROWS> __device__ __forceinline__ void load_head(const Work& w, const Queries<ROWS>& q, int item, Head& x) {
+  const int t = threadIdx.x & 3, at = item * HEADS_OF_WARP + (threadIdx.x & 31) / 4;
+  const int64_t head = (int64_t)q.row[at / HEADS] * HEADS + at % HEADS;
+  const uint4* values = reinterpret_cast<const uint4*>(w.query + head * DIM) + 4 * t;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x.bits[i] = __ldg(values + i);
+  x.gamma = __ldg(w.gamma + head);
+}
+
+// Value 32t + 8j + 4u + i of a head goes to byte 4t + i of the head's 16 bytes of chunk 2j + u: what a thread's
+// fragment of keys meets, see `load_fp4`.
+template <int ROWS> __device__ __forceinline__ void store_head(Queries<ROWS>& q, int item, const Head& x) {
+  const int t = threadIdx.x & 3, at = item * HEADS_OF_WARP + (threadIdx.x & 31) / 4, r = at / HEADS, h = at % HEADS;
+  uint32_t most = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 v = x.bits[i];
+    const uint32_t one = largest_pair(v.x & 0x7FFF7FFFu, v.y & 0x7FFF7FFFu);
+    most = largest_pair(most, largest_pair(one, largest_pair(v.z & 0x7FFF7FFFu, v.w & 0x7FFF7FFFu)));
+  }
+  most = max(most >> 16, most & 0xFFFFu);
+  most = max(most, __shfl_xor_sync(~0u, most, 1));
+  most = max(most, __shfl_xor_sync(~0u, most, 2));
+  // 2^ceil(log2(most / 448)), 448 = 1.75 * 2^8.
+  const int exponent = max((int)(most >> 7) - 8 + ((most & 0x7Fu) > 0x60u), 1);
+  const float factor = __uint_as_float((254 - exponent) << 23);
+  uint32_t differs = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const uint4 v = x.bits[i];
+    const uint32_t first = round_pair(v.x, factor, differs) | round_pair(v.y, factor, differs) << 16;
+    const uint32_t second = round_pair(v.z, factor, differs) | round_pair(v.w, factor, differs) << 16;
+    uint8_t* target = &q.codes[r][2 * i * QUERY_STRIDE + h * 16 + t * 4];
+    *reinterpret_cast<uint32_t*>(target) = first;
+    *reinterpret_cast<uint32_t*>(target + QUERY_STRIDE) = second;
+  }
+  if (differs) q.is_inexact[r] = 1;
+  if (t == 0) q.weights[r][h % 8 / 2 * WEIGHT_STRIDE + h / 8 * 2 + h % 2] =
+      0.5f * x.gamma * __uint_as_float(exponent << 23);
+}
+
+// All heads of a group's rows, by `warps` warps; the next heads are on their way while those before are rounded.
 template <int ROWS>
 __device__ __forceinline__ void prepare(const Work& w, int group, Queries<ROWS>& q, int warp, int warps) {
-  constexpr int AT_ONCE = 4;
-  const Group g = group_of<ROWS>(w, group);
-  const int lane = threadIdx.x & 31, total = g.places * HEADS;
-  for (int begin = warp; begin < total; begin += AT_ONCE * warps) {
-    uint2 bits[AT_ONCE];
-    float gamma[AT_ONCE];
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      const int item = begin + i * warps;
-      if (item >= total) break;
-      const int64_t row = w.queries[(int64_t)g.tile * w.per_tile + g.first_place + item / HEADS];
-      const int64_t head = row * HEADS + item % HEADS;
-      bits[i] = __ldg(reinterpret_cast<const uint2*>(w.query + head * DIM) + lane);
-      gamma[i] = __ldg(w.gamma + head);
-    }
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; ++i) {
-      const int item = begin + i * warps;
-      if (item >= total) break;
-      const int r = item / HEADS, h = item % HEADS;
-      float scale;
-      bool differs = false;
-      const uint32_t codes = round_head(bits[i], scale, differs);
-      *reinterpret_cast<uint32_t*>(&q.codes[r][(lane & 7) * QUERY_STRIDE + h * 16 + (lane >> 3) * 4]) = codes;
-      if (lane == 0) q.weights[r][h % 8 / 2 * WEIGHT_STRIDE + h / 8 * 2 + h % 2] = 0.5f * gamma[i] * scale;
-      if (__any_sync(~0u, differs) && lane == 0) q.is_inexact[r] = 1;
-    }
+  const int total = group_of<ROWS>(w, group).places * (HEADS / HEADS_OF_WARP);
+  Head x;
+  if (warp < total) load_head(w, q, warp, x);
+#pragma unroll 1
+  for (int item = warp; item < total; item += warps) {
+    Head next = x;
+    if (item + warps < total) load_head(w, q, item + warps, next);
+    store_head(q, item, x);
+    x = next;
   }
 }
 
@@ -88,8 +107,8 @@ __device__ __forceinline__ void prepare_first(const Work& w, Shared<FORM, ROWS>&
 
 // The groups after it, two buffers in turn.
 template <Form FORM, int ROWS>
-__device__ __forceinline__ void round_queries(const Work& w, Shared<FORM, ROWS>& s, int num_groups) {
-  Walk walk(s.before, num_groups);
+__device__ __forceinline__ void round_queries(const Work& w, Shared<FORM, ROWS>& s) {
+  Walk walk(s);
   const int warp = (threadIdx.x >> 5) - LOADER - 1;
   for (Segment segment; walk.next(segment);) {
     const int n = segment.number;

@@ -41,6 +41,7 @@ template <Form FORM, int ROWS> struct Shared {
   uint8_t keys[Shape<FORM, ROWS>::STAGES][Shape<FORM, ROWS>::STAGE];
   Queries<ROWS> queries[2];
   int before[MAX_GROUPS + 1];  // blocks of the groups before
+  int run_begin, run_end, run_group;  // this program's blocks, and the group of the first
   uint32_t warp_sums[THREADS / 32];
   uint64_t full[Shape<FORM, ROWS>::STAGES], empty[Shape<FORM, ROWS>::STAGES], ready[2], done[2];
 };
@@ -50,6 +51,7 @@ struct Group {
 };
 
 template <int ROWS> __device__ __forceinline__ Group group_of(const Work& w, int group) {
+  if constexpr (ROWS == 1) return {group, 0, 1};
   const int parts = (w.per_tile + ROWS - 1) / ROWS, tile = group / parts, first = group % parts * ROWS;
   return {tile, first, min(ROWS, w.per_tile - first)};
 }
@@ -69,8 +71,16 @@ template <int ROWS> __device__ __forceinline__ int blocks_of(const Work& w, int 
   return max(0, (limit + BLOCK - 1) / BLOCK - w.first);
 }
 
-// before[g] for every group, by all threads.
-template <int ROWS> __device__ void sum_blocks(const Work& w, int num_groups, int* before, uint32_t* warp_sums) {
+// This program's share of all blocks: equal runs, the first ones longer by one.
+__device__ __forceinline__ int2 run_of(int total) {
+  const int each = total / gridDim.x, longer = total % gridDim.x, place = blockIdx.x;
+  const int begin = place * each + min(place, longer);
+  return make_int2(begin, begin + each + (place < longer));
+}
+
+// before[g] for every group and this program's run, by all threads. 2^31 blocks are 2^37 scores.
+template <Form FORM, int ROWS>
+__device__ __forceinline__ void sum_blocks(const Work& w, Shared<FORM, ROWS>& s, int num_groups) {
   constexpr int EACH = (MAX_GROUPS + THREADS - 1) / THREADS;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = threadIdx.x * EACH;
   int counts[EACH], sum = 0;
@@ -82,15 +92,19 @@ template <int ROWS> __device__ void sum_blocks(const Work& w, int num_groups, in
     const int other = __shfl_up_sync(~0u, scan, step);
     if (lane >= step) scan += other;
   }
-  if (lane == 31) warp_sums[warp] = scan;
+  if (lane == 31) s.warp_sums[warp] = scan;
   __syncthreads();
-  int total = __reduce_add_sync(~0u, lane < warp ? warp_sums[lane] : 0) + scan - sum;
+  const uint32_t of_warp = lane < THREADS / 32 ? s.warp_sums[lane] : 0;
+  const int2 run = run_of(__reduce_add_sync(~0u, of_warp));
+  int total = __reduce_add_sync(~0u, lane < warp ? of_warp : 0) + scan - sum;
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
-    if (first + i < num_groups) before[first + i] = total;
+    if (first + i < num_groups) s.before[first + i] = total;
+    if (total <= run.x && run.x < total + counts[i]) s.run_group = first + i;
     total += counts[i];
-    if (first + i == num_groups - 1) before[num_groups] = total;
+    if (first + i == num_groups - 1) s.before[num_groups] = total;
   }
+  if (threadIdx.x == 0) s.run_begin = run.x, s.run_end = run.y;
   __syncthreads();
 }
 
@@ -103,17 +117,8 @@ struct Walk {
   const int* before;
   int begin, end, group, number;
 
-  __device__ Walk(const int* sums, int num_groups) : before(sums), number(-1) {
-    const int64_t total = before[num_groups];
-    begin = (int)(total * blockIdx.x / gridDim.x), end = (int)(total * (blockIdx.x + 1) / gridDim.x);
-    int low = 0, high = num_groups;  // the last group that starts at or before `begin`
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (before[middle] <= begin) low = middle;
-      else high = middle;
-    }
-    group = low - 1;
-  }
+  template <typename Shared> __device__ __forceinline__ explicit Walk(const Shared& s)
+      : before(s.before), begin(s.run_begin), end(s.run_end), group(s.run_group - 1), number(-1) {}
   __device__ bool next(Segment& s) {
     do {
       ++group;

@@ -55,8 +55,8 @@ __device__ __forceinline__ float add_head(float sum, float x, float weight) {
   return __fmaf_rn(__fadd_rn(x, fabsf(x)), weight, sum);
 }
 
-// The score of key g in the quad's even threads, of key g + 8 in the odd ones.
-__device__ __forceinline__ float sum_heads(const float (&d)[32], const float (&w)[16]) {
+// Heads 2t, 2t + 1 and those of the neighbour: of key g in the quad's even threads, of key g + 8 in the odd ones.
+__device__ __forceinline__ float sum_of_pair(const float (&d)[32], const float (&w)[16]) {
   float sum[4] = {0, 0, 0, 0};  // (key, b)
 #pragma unroll
   for (int j = 0; j < 8; ++j)
@@ -64,9 +64,13 @@ __device__ __forceinline__ float sum_heads(const float (&d)[32], const float (&w
     for (int i = 0; i < 4; ++i) sum[i] = add_head(sum[i], d[4 * j + i], w[2 * j + (i & 1)]);
   const float first = __fadd_rn(sum[0], sum[1]), second = __fadd_rn(sum[2], sum[3]);
   const bool is_odd = threadIdx.x & 1;
-  float kept = is_odd ? second : first;
-  kept = __fadd_rn(kept, __shfl_xor_sync(~0u, is_odd ? first : second, 1));
-  return __fadd_rn(kept, __shfl_xor_sync(~0u, kept, 2));
+  return __fadd_rn(is_odd ? second : first, __shfl_xor_sync(~0u, is_odd ? first : second, 1));
+}
+
+// All heads: of the first block in the quad's threads 0 and 1, of the second one in 2 and 3.
+__device__ __forceinline__ float sum_of_quad(float first, float second) {
+  const bool is_second = threadIdx.x & 2;
+  return __fadd_rn(is_second ? second : first, __shfl_xor_sync(~0u, is_second ? first : second, 2));
 }
 
 // --- a warpgroup
@@ -78,42 +82,35 @@ template <int ROWS> __device__ __forceinline__ bool is_any_inexact(const Queries
   return any;
 }
 
-// One row's scores of 16 keys a warp; `entry` is the one that this thread stores, `out` its place for row 0.
-__device__ __forceinline__ void store_scores(const float (&d)[32], const float (&weights)[16], float scale, int entry,
-                                             int limit, float* out) {
-  const float score = __fmul_rn(sum_heads(d, weights), scale);
-  if ((threadIdx.x & 2) == 0 && entry < limit) *out = score;
-}
+// What a thread stores of a unit: one key's scores, `entry` beyond all limits if there is no such key.
+struct Target {
+  float scale;
+  int entry;
+  float* out;
+};
 
 // All rows of a group against two fragments; a product of one is in flight while the other's heads are summed.
-// `second` is the entry stored of the second block, or beyond all where the unit has one block.
 template <int ROWS>
 __device__ __forceinline__ void score_unit(const Queries<ROWS>& q, const Fragment& f0, const Fragment& f1,
-                                           float (&d0)[32], float (&d1)[32], uint64_t codes, int entry, int second,
-                                           float* out, int64_t width) {
-  float weights[16];
+                                           float (&d0)[32], float (&d1)[32], uint64_t codes, Target target,
+                                           int64_t width) {
 #pragma unroll  // around a loop of products in flight the assembler would serialise them
-  for (int r = 0; r < ROWS - 1; ++r) {
-    const int limit = q.limit[r];
-    codes += QUERY_BYTES >> 4;
+  for (int r = 0; r < ROWS; ++r) {
+    const bool is_last = r == ROWS - 1;
+    float weights[16];
     load_weights(q.weights[r], weights);
     wgmma_wait<1>();
     wgmma_hold(d0);
-    store_scores(d0, weights, f0.scale, entry, limit, out);
-    multiply(d0, f0, codes);
-    wgmma_wait<1>();
+    const float first = sum_of_pair(d0, weights);
+    if (!is_last) multiply(d0, f0, codes + (r + 1) * (QUERY_BYTES >> 4));
+    if (is_last) wgmma_wait<0>();
+    else wgmma_wait<1>();
     wgmma_hold(d1);
-    store_scores(d1, weights, f1.scale, second, limit, out + BLOCK);
-    multiply(d1, f1, codes);
-    out += width;
+    const float second = sum_of_pair(d1, weights);
+    if (!is_last) multiply(d1, f1, codes + (r + 1) * (QUERY_BYTES >> 4));
+    const float score = __fmul_rn(sum_of_quad(first, second), target.scale);
+    if (target.entry < q.limit[r]) target.out[r * width] = score;
   }
-  load_weights(q.weights[ROWS - 1], weights);
-  wgmma_wait<1>();
-  wgmma_hold(d0);
-  store_scores(d0, weights, f0.scale, entry, q.limit[ROWS - 1], out);
-  wgmma_wait<0>();
-  wgmma_hold(d1);
-  store_scores(d1, weights, f1.scale, second, q.limit[ROWS - 1], out + BLOCK);
 }
 
 // Keeps a fragment in its registers until its last product was waited for.
@@ -123,12 +120,12 @@ __device__ __forceinline__ void hold(const Fragment& f) {
 }
 
 template <Form FORM, int ROWS>
-__device__ __forceinline__ void score_keys(const Work& w, Shared<FORM, ROWS>& s, int num_groups) {
+__device__ __forceinline__ void score_keys(const Work& w, Shared<FORM, ROWS>& s) {
   using S = Shape<FORM, ROWS>;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, mine = warp / 4, first_key = warp % 4 * 16;
-  const int key = first_key + (lane >> 2) + 8 * (lane & 1);
+  const int second = lane >> 1 & 1, key = first_key + (lane >> 2) + 8 * (lane & 1);  // what this thread stores
   const int64_t width = (int64_t)(w.end - w.first) * BLOCK;
-  Walk walk(s.before, num_groups);
+  Walk walk(s);
   int unit = 0, stage = 0, phase = 0;
   float d0[32], d1[32];
   for (Segment segment; walk.next(segment);) {
@@ -153,14 +150,16 @@ __device__ __forceinline__ void score_keys(const Work& w, Shared<FORM, ROWS>& s,
         __syncwarp();
         if (!is_special && lane == 0) mbarrier_arrive(shared_address(&s.empty[stage]));
         // Where the run ends with this block, the next one is another program's.
-        const int second = block + 1 < segment.count ? entry + BLOCK : INT_MAX - BLOCK;
-        score_unit<ROWS>(q, f0, f1, d0, d1, codes, entry + key, second + key, out + column + key, width);
+        const int next = block + 1 < segment.count ? entry + BLOCK : INT_MAX - BLOCK;
+        float* place = out + column + second * BLOCK + key;
+        const Target target{second ? f1.scale : f0.scale, (second ? next : entry) + key, place};
+        score_unit<ROWS>(q, f0, f1, d0, d1, codes, target, width);
         hold(f0), hold(f1);
         if (is_special) {
-          float* target = out + column + first_key;
-          score_exactly<FORM, ROWS>(w, q, rows, f0.special, entry + first_key, target, width);
-          score_exactly<FORM, ROWS>(w, q, rows + BLOCK * S::ROW_BYTES, f1.special, second + first_key,
-                                    target + BLOCK, width);
+          float* special = out + column + first_key;
+          score_exactly<FORM, ROWS>(w, q, rows, f0.special, entry + first_key, 0, special, width);
+          score_exactly<FORM, ROWS>(w, q, rows + BLOCK * S::ROW_BYTES, f1.special, next + first_key, 1, special + BLOCK,
+                                    width);
           __syncwarp();
           if (lane == 0) mbarrier_arrive(shared_address(&s.empty[stage]));
         }
@@ -184,21 +183,20 @@ template <Form FORM, int ROWS> __global__ void __launch_bounds__(THREADS, 1) sco
       mbarrier_init(shared_address(&s.ready[i]), ROUNDERS), mbarrier_init(shared_address(&s.done[i]), MATH_WARPS);
     fence_barrier_init();
   }
-  sum_blocks<ROWS>(w, num_groups, s.before, s.warp_sums);
-  Segment first;
-  if (!Walk(s.before, num_groups).next(first)) return;
+  sum_blocks<FORM, ROWS>(w, s, num_groups);
+  if (s.run_begin >= s.run_end) return;
   if (warp >= LOADER) {
     give_registers<56>();
     if (warp == LOADER) {
-      load_keys<FORM, ROWS>(w, s, num_groups);
+      load_keys<FORM, ROWS>(w, s);
     } else {
-      prepare_first<FORM, ROWS>(w, s, first.group, warp - 1);
-      round_queries<FORM, ROWS>(w, s, num_groups);
+      prepare_first<FORM, ROWS>(w, s, s.run_group, warp - 1);
+      round_queries<FORM, ROWS>(w, s);
     }
   } else {
-    prepare_first<FORM, ROWS>(w, s, first.group, warp);
+    prepare_first<FORM, ROWS>(w, s, s.run_group, warp);
     take_registers<152>();
-    score_keys<FORM, ROWS>(w, s, num_groups);
+    score_keys<FORM, ROWS>(w, s);
   }
 }
 
