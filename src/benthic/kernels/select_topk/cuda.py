@@ -35,7 +35,9 @@ class Visible(NamedTuple):
     ratio: int
 
 
-def select_topk_cuda(scores: Tensor, k: int, visible: Visible | None = None, cluster: int | None = None) -> Tensor:
+def select_topk_cuda(
+    scores: Tensor, k: int, visible: Visible | None = None, cluster: int | None = None, threads: int | None = None
+) -> Tensor:
     """See `select_topk`; on the device alone, so that a graph may hold it.
 
     Args:
@@ -50,7 +52,7 @@ def select_topk_cuda(scores: Tensor, k: int, visible: Visible | None = None, clu
     if not picks.numel():
         return picks
     cluster = cluster or blocks_of_row(rows, width)
-    threads = FEW_THREADS if rows > 2 * PROCESSORS else MANY_THREADS
+    threads = threads or (FEW_THREADS if rows > 2 * PROCESSORS else MANY_THREADS)
     given, per_tile, ratio = (0, 0), 1, 1
     if visible is not None:
         assert visible.positions.is_contiguous() and visible.used.is_contiguous(), "addresses are handed over"

@@ -261,8 +261,10 @@ extern "C" int select_topk(const float* scores, const int64_t* positions, const 
     some.scores += (int64_t)first * width, some.picks += (int64_t)first * room;
     if (positions) some.positions += first, some.used += first / per_tile;
     const int count = rows - first < step ? rows - first : step;
-    const cudaError_t error = threads == 256 ? launch<256>(some, count, cluster, bytes, (cudaStream_t)stream)
-                                             : launch<1024>(some, count, cluster, bytes, (cudaStream_t)stream);
+    const auto on = (cudaStream_t)stream;
+    const cudaError_t error = threads == 256   ? launch<256>(some, count, cluster, bytes, on)
+                              : threads == 512 ? launch<512>(some, count, cluster, bytes, on)
+                                               : launch<1024>(some, count, cluster, bytes, on);
     if (error != cudaSuccess) return error;
   }
   return cudaGetLastError();
