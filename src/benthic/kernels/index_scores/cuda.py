@@ -37,12 +37,13 @@ def takes_cuda(impl: Impl, query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> b
     fits = query.dtype is torch.bfloat16 and query.shape[1:] == (HEADS, DIM) and isinstance(keys, PackedIndex)
     if fits:
         page, data = tiles.entry_page, keys.data
-        pages_fit = page % BLOCK == 0 or (BLOCK % page == 0 and page * data.shape[1] % COPY_BYTES == 0)
-        fits = pages_fit and data.is_contiguous() and data.data_ptr() % COPY_BYTES == 0
+        sizes_fit = page.bit_count() == tiles.ratio.bit_count() == 1 and page * data.shape[1] % COPY_BYTES == 0
+        fits = sizes_fit and data.is_contiguous() and data.data_ptr() % COPY_BYTES == 0
     if impl == "cuda" and not fits:
         raise KernelInputError(
-            f"impl='cuda' got {query.dtype} queries {tuple(query.shape)} and pages of {tiles.entry_page} entries; it "
-            f"takes bfloat16 queries [rows, {HEADS}, {DIM}] and packed keys in pages of 4, 8, 16, 32 or whole 64s"
+            f"impl='cuda' got {query.dtype} queries {tuple(query.shape)} and pages of {tiles.entry_page} entries at a "
+            f"ratio of {tiles.ratio}; it takes bfloat16 queries [rows, {HEADS}, {DIM}], packed keys, pages of a power "
+            "of two from 4 on, and ratios of a power of two"
         )
     return fits
 
@@ -65,12 +66,17 @@ def write_visible_scores(
     tensors = [query, gamma.float(), keys.data, tiles.queries, tiles.positions, tiles.used, tiles.sequence, table]
     tensors = [tensor.contiguous() for tensor in tensors]
     addresses = [tensor.data_ptr() for tensor in (*tensors, out)]
-    sizes = (tiles.num_tiles, tiles.rows_per_tile, *blocks, table.shape[1], tiles.entry_page, tiles.ratio)
+    sizes = (tiles.num_tiles, tiles.rows_per_tile, *blocks, table.shape[1], _bits(tiles.entry_page), _bits(tiles.ratio))
     form = 0 if keys.form == "v4" else 1
     device = query.device
     if out.numel():
         stream = torch.cuda.current_stream(device).cuda_stream
         _library().function("index_scores", _TYPES)(*addresses, *sizes, form, _processors(device.index or 0), stream)
+
+
+def _bits(power: int) -> int:
+    """log2."""
+    return power.bit_length() - 1
 
 
 @cache

@@ -8,22 +8,28 @@ namespace index_scores_of_rows {
 template <Form FORM, int ROWS>
 __device__ __forceinline__ void load_keys(const Work& w, Shared<FORM, ROWS>& s) {
   using S = Shape<FORM, ROWS>;
-  const int lane = threadIdx.x & 31, piece = min(w.page, BLOCK), pieces = BLOCK / piece;  // of a block
+  const int lane = threadIdx.x & 31, page = 1 << w.page_bits, piece = min(page, BLOCK);
+  const int piece_bits = min(w.page_bits, 6), pieces = BLOCK >> piece_bits;  // of a block
   const uint32_t piece_bytes = piece * S::ROW_BYTES;
   const int units_at_once = 16 / pieces;  // 32 lanes, one a piece
   Walk walk(s);
   int stage = 0, phase = 0;
   for (Segment segment; walk.next(segment);) {
-    const Group g = group_of<ROWS>(w, segment.group);
-    int limit = 0;
-    for (int r = 0; r < g.places; ++r) limit = max(limit, limit_of(w, g.tile, g.first_place + r));
-    const int64_t* table = w.table + w.sequence[g.tile] * w.pages;
+    int limit, sequence;
+    if constexpr (ROWS == 1) {
+      limit = s.singles[segment.group].limit, sequence = s.singles[segment.group].sequence;
+    } else {
+      const Group g = group_of<ROWS>(w, segment.group);
+      const int mine = lane < g.places ? limit_of(w, g.tile, g.first_place + lane) : 0;
+      limit = __reduce_max_sync(~0u, mine), sequence = (int)w.sequence[g.tile];
+    }
+    const int64_t* table = w.table + (int64_t)sequence * w.pages;
     for (int begin = 0; begin < segment.count; begin += 2 * units_at_once) {
-      const int block = begin + lane / pieces;
-      const int entry = (w.first + segment.first + block) * BLOCK + lane % pieces * piece;
+      const int block = begin + (lane >> (6 - piece_bits));
+      const int entry = (w.first + segment.first + block) * BLOCK + (lane & (pieces - 1)) * piece;
       const bool is_there = block < min(segment.count, begin + 2 * units_at_once) && entry < limit;
       const uint8_t* source = nullptr;
-      if (is_there) source = w.keys + (__ldg(table + entry / w.page) * w.page + entry % w.page) * S::ROW_BYTES;
+      if (is_there) source = w.keys + ((__ldg(table + (entry >> w.page_bits)) << w.page_bits) + (entry & (page - 1))) * S::ROW_BYTES;
       const uint32_t there = __ballot_sync(~0u, is_there);
       for (int unit = 0; unit < units_at_once && begin + 2 * unit < segment.count; ++unit) {
         const int first_lane = unit * 2 * pieces;

@@ -83,22 +83,26 @@ __device__ __forceinline__ void prepare(const Work& w, int group, Queries<ROWS>&
   }
 }
 
-// Limits of a group's rows, by one warp, before any of its heads is rounded.
-template <int ROWS> __device__ __forceinline__ void prepare_limits(const Work& w, int group, Queries<ROWS>& q) {
-  const Group g = group_of<ROWS>(w, group);
+// Which rows a group has and what they see, by one warp, before any of their heads is rounded.
+template <Form FORM, int ROWS>
+__device__ __forceinline__ void prepare_rows(const Work& w, const Shared<FORM, ROWS>& s, int group, Queries<ROWS>& q) {
   const int r = threadIdx.x & 31;
-  if (r < ROWS) {
+  if (r >= ROWS) return;
+  q.is_inexact[r] = 0;
+  if constexpr (ROWS == 1) {
+    q.limit[r] = s.singles[group].limit, q.row[r] = s.singles[group].row;
+  } else {
+    const Group g = group_of<ROWS>(w, group);
     const bool is_row = r < g.places;
     q.limit[r] = is_row ? limit_of(w, g.tile, g.first_place + r) : 0;
     q.row[r] = is_row ? (int)w.queries[(int64_t)g.tile * w.per_tile + g.first_place + r] : 0;
-    q.is_inexact[r] = 0;
   }
 }
 
 // A program's first group: by all warps but the one that copies keys.
 template <Form FORM, int ROWS>
 __device__ __forceinline__ void prepare_first(const Work& w, Shared<FORM, ROWS>& s, int group, int warp) {
-  if (warp == 0) prepare_limits<ROWS>(w, group, s.queries[0]);
+  if (warp == 0) prepare_rows<FORM, ROWS>(w, s, group, s.queries[0]);
   named_barrier_sync(1, PREPARING * 32);
   prepare<ROWS>(w, group, s.queries[0], warp, PREPARING);
   fence_proxy_async();
@@ -115,7 +119,7 @@ __device__ __forceinline__ void round_queries(const Work& w, Shared<FORM, ROWS>&
     if (n == 0) continue;  // all warps made it
     Queries<ROWS>& q = s.queries[n & 1];
     if (n >= 2) mbarrier_wait(shared_address(&s.done[n & 1]), (n - 2) >> 1 & 1);
-    if (warp == 0) prepare_limits<ROWS>(w, segment.group, q);
+    if (warp == 0) prepare_rows<FORM, ROWS>(w, s, segment.group, q);
     named_barrier_sync(2, ROUNDERS * 32);
     prepare<ROWS>(w, segment.group, q, warp, ROUNDERS);
     fence_proxy_async();

@@ -19,7 +19,7 @@ struct Work {
   const uint8_t* keys;
   const int64_t *queries, *positions, *used, *sequence, *table;
   float* out;  // [tiles, per_tile, (end - first) * 64]
-  int num_tiles, per_tile, first, end, pages, page, ratio;
+  int num_tiles, per_tile, first, end, pages, page_bits, ratio_bits;  // entries a page, tokens an entry: powers of two
 };
 
 enum Form { FP4, FP8 };
@@ -37,9 +37,15 @@ template <int ROWS> struct alignas(128) Queries {
   int limit[ROWS], row[ROWS], is_inexact[ROWS];
 };
 
+// What is read of single rows while their blocks are counted.
+struct Single {
+  int limit, row, sequence;
+};
+
 template <Form FORM, int ROWS> struct Shared {
   uint8_t keys[Shape<FORM, ROWS>::STAGES][Shape<FORM, ROWS>::STAGE];
   Queries<ROWS> queries[2];
+  Single singles[ROWS == 1 ? MAX_GROUPS : 1];
   int before[MAX_GROUPS + 1];  // blocks of the groups before
   int run_begin, run_end, run_group;  // this program's blocks, and the group of the first
   uint32_t warp_sums[THREADS / 32];
@@ -58,17 +64,24 @@ template <int ROWS> __device__ __forceinline__ Group group_of(const Work& w, int
 
 // Entries that a place of a tile sees.
 __device__ __forceinline__ int limit_of(const Work& w, int tile, int place) {
-  const uint32_t seen = (uint32_t)(w.positions[(int64_t)tile * w.per_tile + place] + 1) / (uint32_t)w.ratio;
+  const uint32_t seen = (uint32_t)(w.positions[(int64_t)tile * w.per_tile + place] + 1) >> w.ratio_bits;
   return place < w.used[tile] ? min((int)seen, w.end * BLOCK) : 0;
 }
 
-template <int ROWS> __device__ __forceinline__ int blocks_of(const Work& w, int group) {
-  const Group g = group_of<ROWS>(w, group);
-  int limit = 0;
+// Most entries that a row of a group sees; by any one thread.
+template <Form FORM, int ROWS>
+__device__ __forceinline__ int limit_of_group(const Work& w, Shared<FORM, ROWS>& s, int group) {
+  if constexpr (ROWS == 1) {
+    const Single single{limit_of(w, group, 0), (int)w.queries[group], (int)w.sequence[group]};
+    s.singles[group] = single;
+    return single.limit;
+  } else {
+    const Group g = group_of<ROWS>(w, group);
+    int limit = 0;
 #pragma unroll
-  for (int r = 0; r < ROWS; ++r)
-    if (r < g.places) limit = max(limit, limit_of(w, g.tile, g.first_place + r));
-  return max(0, (limit + BLOCK - 1) / BLOCK - w.first);
+    for (int r = 0; r < ROWS; ++r) limit = max(limit, r < g.places ? limit_of(w, g.tile, g.first_place + r) : 0);
+    return limit;
+  }
 }
 
 // This program's share of all blocks: equal runs, the first ones longer by one.
@@ -85,7 +98,10 @@ __device__ __forceinline__ void sum_blocks(const Work& w, Shared<FORM, ROWS>& s,
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, first = threadIdx.x * EACH;
   int counts[EACH], sum = 0;
 #pragma unroll
-  for (int i = 0; i < EACH; ++i) sum += counts[i] = first + i < num_groups ? blocks_of<ROWS>(w, first + i) : 0;
+  for (int i = 0; i < EACH; ++i) {
+    const int limit = first + i < num_groups ? limit_of_group<FORM, ROWS>(w, s, first + i) : 0;
+    sum += counts[i] = max(0, (limit + BLOCK - 1) / BLOCK - w.first);
+  }
   int scan = sum;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
