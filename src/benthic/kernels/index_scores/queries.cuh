@@ -99,24 +99,34 @@ __device__ __forceinline__ void prepare_rows(const Work& w, const Shared<FORM, R
   }
 }
 
-// A program's first group: by all warps but the one that copies keys.
+// How many groups all warps but the one that copies keys make ready at first: single rows fill few warps.
+template <int ROWS> constexpr int FIRST_GROUPS = ROWS == 1 ? 2 : 1;
+
+// A program's first groups.
 template <Form FORM, int ROWS>
-__device__ __forceinline__ void prepare_first(const Work& w, Shared<FORM, ROWS>& s, int group, int warp) {
-  if (warp == 0) prepare_rows<FORM, ROWS>(w, s, group, s.queries[0]);
+__device__ __forceinline__ void prepare_first(const Work& w, Shared<FORM, ROWS>& s, int warp) {
+  constexpr int WARPS = (PREPARING + FIRST_GROUPS<ROWS> - 1) / FIRST_GROUPS<ROWS>;
+  Walk walk(s);
+  Segment segment;
+  for (int n = 0; n < FIRST_GROUPS<ROWS> && walk.next(segment); ++n)
+    if (warp == n * WARPS) prepare_rows<FORM, ROWS>(w, s, segment.group, s.queries[n]);
   named_barrier_sync(1, PREPARING * 32);
-  prepare<ROWS>(w, group, s.queries[0], warp, PREPARING);
+  walk = Walk(s);
+  for (int n = 0; n < FIRST_GROUPS<ROWS> && walk.next(segment); ++n)
+    if (warp / WARPS == n) prepare<ROWS>(w, segment.group, s.queries[n], warp - n * WARPS,
+                                          min(WARPS, PREPARING - n * WARPS));
   fence_proxy_async();
   named_barrier_sync(1, PREPARING * 32);
 }
 
-// The groups after it, two buffers in turn.
+// The groups after them, two buffers in turn.
 template <Form FORM, int ROWS>
 __device__ __forceinline__ void round_queries(const Work& w, Shared<FORM, ROWS>& s) {
   Walk walk(s);
   const int warp = (threadIdx.x >> 5) - LOADER - 1;
   for (Segment segment; walk.next(segment);) {
     const int n = segment.number;
-    if (n == 0) continue;  // all warps made it
+    if (n < FIRST_GROUPS<ROWS>) continue;
     Queries<ROWS>& q = s.queries[n & 1];
     if (n >= 2) mbarrier_wait(shared_address(&s.done[n & 1]), (n - 2) >> 1 & 1);
     if (warp == 0) prepare_rows<FORM, ROWS>(w, s, segment.group, q);

@@ -131,7 +131,8 @@ __device__ __forceinline__ void score_keys(const Work& w, Shared<FORM, ROWS>& s)
   for (Segment segment; walk.next(segment);) {
     const int n = segment.number;
     const Queries<ROWS>& q = s.queries[n & 1];
-    if (n) mbarrier_wait(shared_address(&s.ready[n & 1]), (n - 1) >> 1 & 1);
+    constexpr int MADE = FIRST_GROUPS<ROWS>;  // before the first phase of `ready`
+    if (n >= MADE) mbarrier_wait(shared_address(&s.ready[n & 1]), (n - MADE) >> 1 & 1);
     // The shuffle tells the compiler that all threads have the same address: a sixth of the loop's instructions.
     const uint64_t codes = wgmma_descriptor(__shfl_sync(~0u, shared_address(q.codes), 0), QUERY_STRIDE, 128);
     const bool is_inexact = is_any_inexact(q);
@@ -145,13 +146,15 @@ __device__ __forceinline__ void score_keys(const Work& w, Shared<FORM, ROWS>& s)
         mbarrier_wait(shared_address(&s.full[stage]), phase);
         load_fragment<FORM>(rows, f0);
         multiply(d0, f0, codes);
-        load_fragment<FORM>(rows + BLOCK * S::ROW_BYTES, f1);
+        // Where the run ends with this block, the next one is another program's.
+        const bool has_second = block + 1 < segment.count;
+        f1 = {};
+        if (has_second) load_fragment<FORM>(rows + BLOCK * S::ROW_BYTES, f1);
         multiply(d1, f1, codes);
         const bool is_special = is_inexact || f0.special || f1.special;
         __syncwarp();
         if (!is_special && lane == 0) mbarrier_arrive(shared_address(&s.empty[stage]));
-        // Where the run ends with this block, the next one is another program's.
-        const int next = block + 1 < segment.count ? entry + BLOCK : INT_MAX - BLOCK;
+        const int next = has_second ? entry + BLOCK : INT_MAX - BLOCK;
         float* place = out + column + second * BLOCK + key;
         const Target target{second ? f1.scale : f0.scale, (second ? next : entry) + key, place};
         score_unit<ROWS>(q, f0, f1, d0, d1, codes, target, width);
@@ -191,11 +194,11 @@ template <Form FORM, int ROWS> __global__ void __launch_bounds__(THREADS, 1) sco
     if (warp == LOADER) {
       load_keys<FORM, ROWS>(w, s);
     } else {
-      prepare_first<FORM, ROWS>(w, s, s.run_group, warp - 1);
+      prepare_first<FORM, ROWS>(w, s, warp - 1);
       round_queries<FORM, ROWS>(w, s);
     }
   } else {
-    prepare_first<FORM, ROWS>(w, s, s.run_group, warp);
+    prepare_first<FORM, ROWS>(w, s, warp);
     take_registers<152>();
     score_keys<FORM, ROWS>(w, s);
   }

@@ -17,8 +17,8 @@ PROCESSORS = 132
 """Of an H200, on which the cuts were measured."""
 SMALL_SLICE = 8192
 """Scores that one block takes alone; more are shared by a cluster while processors are idle."""
-MAX_CLUSTER = 8
-FEW_THREADS, MANY_THREADS = 256, 1024
+MAX_CLUSTER = 16
+FEW_THREADS, MANY_THREADS = 256, 512
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _TYPES = [_POINTER] * 4 + [_INT] * 8 + [_POINTER]
 
@@ -67,7 +67,7 @@ def select_topk_cuda(
 def blocks_of_row(rows: int, width: int) -> int:
     """As many blocks as leave each a small slice, while there are processors for them."""
     cluster = 1
-    while cluster < MAX_CLUSTER and width > SMALL_SLICE * cluster and 2 * cluster * rows <= PROCESSORS // 2:
+    while cluster < MAX_CLUSTER and width > SMALL_SLICE * cluster and 2 * cluster * rows <= PROCESSORS:
         cluster *= 2
     return cluster
 
