@@ -23,7 +23,7 @@
 using namespace hopper;
 
 #ifndef ORDER
-#define ORDER 0
+#define ORDER 1
 #endif
 #ifndef PARTS
 #define PARTS 2
