@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from cuda_timing import Case, main, num_sets
-from torch import Tensor
 
 from benthic.kernels.choice import Impl
 from benthic.kernels.entry_write import CompressorSide, RawState, compress_entries, query_heads, write_kv
@@ -38,15 +37,6 @@ def cases() -> Iterator[Case]:
             yield _compress(ratio, rows, is_decode=rows in DECODE)
 
 
-def _on_cuda(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.cuda()
-    if isinstance(value, tuple):
-        moved = [_on_cuda(part) for part in value]
-        return type(value)(*moved) if hasattr(value, "_fields") else tuple(moved)
-    return {name: _on_cuda(part) for name, part in value.items()} if isinstance(value, dict) else value
-
-
 def _case(name: str, calls: list[Callable[..., object]], moved: int, *, has_reference: bool) -> Case:
     """The reference waits for the host, so it is no part of a graph where slots may be missing."""
     impls: tuple[Impl, ...] = ("triton", "reference") if has_reference else ("triton",)
@@ -56,8 +46,7 @@ def _case(name: str, calls: list[Callable[..., object]], moved: int, *, has_refe
 def _write_kv(rows: int) -> Case:
     moved = rows * (2 * (RANK + DIM) + RANK + RANK // 32 + 584 + ROPE * 4)
     sets = [
-        _on_cuda(write_kv_inputs(rows, HALF, rank=RANK, dim=DIM, rope_dim=ROPE, form="v4"))
-        for _ in range(num_sets(moved, 40))
+        write_kv_inputs(rows, HALF, rank=RANK, dim=DIM, rope_dim=ROPE, form="v4") for _ in range(num_sets(moved, 40))
     ]
     calls = [partial(write_kv, **given, kv_group=64, linear_scale="ue8m0") for given in sets]
     return _case(f"write_kv {rows}", calls, moved, has_reference=False)
@@ -66,7 +55,7 @@ def _write_kv(rows: int) -> Case:
 def _query_heads(rows: int) -> Case:
     moved = rows * 4 * (HEADS * DIM + INDEX_HEADS * INDEX_DIM)
     shape = {"heads": HEADS, "dim": DIM, "rope_dim": ROPE, "index_heads": INDEX_HEADS, "index_dim": INDEX_DIM}
-    sets = [_on_cuda(query_heads_inputs(rows, HALF, **shape)) for _ in range(num_sets(moved, 40))]
+    sets = [query_heads_inputs(rows, HALF, **shape) for _ in range(num_sets(moved, 40))]
     calls = [partial(query_heads, **given, index_rounding="fp4") for given in sets]
     return _case(f"query_heads {rows}", calls, moved, has_reference=rows < 32768)
 
@@ -85,7 +74,7 @@ def _compression(ratio: int, rows: int, is_decode: bool) -> tuple[dict[str, Any]
     """Arguments of `compress_entries`, and how many blocks end."""
     fed = [Fed(0, 0, rows)]
     if is_decode:
-        fed = [Fed(row, int(position), 1) for row, position in enumerate(torch.randint(0, 4000, (rows,)))]
+        fed = [Fed(row, position, 1) for row, position in enumerate(torch.randint(0, 4000, (rows,)).tolist())]
     series, dims = (2, (DIM, INDEX_DIM)) if ratio == 4 else (1, (DIM,))
     width, ring_len = sum(2 * series * dim for dim in dims), 8 if ratio == 4 else 128
     entries = torch.arange(SLOTS).expand(len(fed), -1)
@@ -100,8 +89,9 @@ def _compression(ratio: int, rows: int, is_decode: bool) -> tuple[dict[str, Any]
     state = RawState(torch.randn(len(fed) * ring_len, width), torch.zeros(4096, width // 2) if ratio == 4 else None)
     given = {"raw": torch.randn(rows, width), "state": state, "ends": ends, "sides": sides}
     options = {"eps": 1e-6, "kv_group": 64, "index_rounding": "fp4", "dtype": HALF}
-    return _on_cuda(given) | options, int((ends.ends >= 0).sum())
+    return given | options, int((ends.ends >= 0).sum())
 
 
 if __name__ == "__main__":
+    torch.set_default_device("cuda")  # inputs are made where they are used: on the host it takes minutes
     main("entry_write", cases)
