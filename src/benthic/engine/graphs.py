@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 import torch
 
@@ -59,6 +60,7 @@ class CudaGraphs:
         self._device = device
         with torch.cuda.device(device):
             self._pool = torch.cuda.graph_pool_handle()
+            self._recorded: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
             self._stream = torch.cuda.Stream(device)
 
     def capture(self, run: Callable[[], T]) -> Callable[[], T]:
@@ -70,12 +72,16 @@ class CudaGraphs:
             _try_without_waiting(run)
             # Nothing may be freed under a recording, and what the trials took is to be had again.
             torch.cuda.synchronize(self._device)
+            # A pool is given up with its last graph, as when weights change; it cannot be taken up again.
+            if not self._recorded:
+                self._pool = torch.cuda.graph_pool_handle()
             # Other threads of this process go on meanwhile; what they do is none of this recording's business.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = run()
             finally:
                 graph.capture_end()
+            self._recorded.add(graph)
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return _Replay(graph, result, run)
 
