@@ -30,9 +30,11 @@ def takes(x: Tensor, weight: Tensor) -> bool:
 def is_worthwhile(rows: int, weight: Tensor) -> bool:
     """True where this kernel was measured to be no slower than Triton's, which has the same bits."""
     groups, outputs, inputs = weight.shape
-    if order_of(outputs, inputs, weight.dtype).segments == 1 or rows >= 1024:
-        return True
-    return groups == 1 and (rows <= 16 or (rows >= 128 and outputs >= 1536))
+    if order_of(outputs, inputs, weight.dtype).segments == 1:
+        return rows < 1024 or inputs > 1024  # a short chain does not pay for results written by those who multiply
+    if inputs > 4096:
+        return groups == 1 and rows <= 16
+    return rows >= 1024 or (groups == 1 and (rows <= 16 or (rows >= 128 and outputs >= 1536)))
 
 
 def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
