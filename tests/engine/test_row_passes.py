@@ -30,7 +30,10 @@ class CountingGraphs:
     """Records nothing and counts: how often something was recorded, and how often replayed."""
 
     def __init__(self) -> None:
-        self.num_captured = self.num_replayed = 0
+        self.num_captured = self.num_replayed = self.num_forgotten = 0
+
+    def forget(self) -> None:
+        self.num_forgotten += 1
 
     def capture(self, run: Callable[[], T]) -> Callable[[], T]:
         self.num_captured += 1
@@ -175,12 +178,12 @@ def test_new_weights_are_captured_anew(own_model: Transformer) -> None:
     state = {name: tensor * 1.5 for name, tensor in own_model.state_dict().items() if tensor.is_floating_point()}
     engine.update_weights({**own_model.state_dict(), **state})
     second = serve(engine, [one])["r"]
-    assert graphs.num_captured == 2 * num_captured
+    assert graphs.num_captured == 2 * num_captured and graphs.num_forgotten == 1
     assert second.token_ids != first.token_ids
     assert_same({"r": alone(own_model, one)}, {"r": second})
 
 
-class RefusingGraphs:
+class RefusingGraphs(EagerGraphs):
     """Records nothing."""
 
     def capture(self, run: Callable[[], T]) -> Callable[[], T]:

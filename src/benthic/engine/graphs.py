@@ -35,6 +35,10 @@ class Graphs(Protocol):
         """
         ...
 
+    def forget(self) -> None:
+        """Nobody holds anything any more that was captured here."""
+        ...
+
 
 class EagerGraphs:
     """Records nothing: a replay runs the work again."""
@@ -42,6 +46,9 @@ class EagerGraphs:
     def capture(self, run: Callable[[], T]) -> Callable[[], T]:
         """See `Graphs`."""
         return run
+
+    def forget(self) -> None:
+        """See `Graphs`."""
 
 
 def captured_or_not(graphs: Graphs, run: Callable[[], T]) -> tuple[Callable[[], T], bool]:
@@ -84,6 +91,11 @@ class CudaGraphs:
             self._recorded.add(graph)
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return _Replay(graph, result, run)
+
+    def forget(self) -> None:
+        """See `Graphs`. Memory that the last graph of all has left cannot be shared anew."""
+        self._pool = torch.cuda.graph_pool_handle()
+        torch.cuda.empty_cache()
 
 
 def _try_without_waiting(run: Callable[[], object]) -> None:

@@ -175,6 +175,7 @@ class RowPasses:
         self._refused.clear()
         if self.drafts is not None:
             self.drafts.forget()
+        self._graphs.forget()
 
     def is_captured(self, bucket: tuple[int, int]) -> bool:
         """Whether passes of that bucket are replayed; else they are launched piece by piece."""
