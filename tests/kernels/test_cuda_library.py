@@ -36,8 +36,10 @@ def test_a_source_is_compiled_once_and_again_when_it_or_its_macros_change(source
     assert CudaLibrary(source).build() == first
     assert first.stat().st_mtime_ns == made_ns
     assert CudaLibrary(source, ["WIDE=1"]).build() != first
+    source.with_name("part.cuh").write_text("// of this source")
+    with_header = CudaLibrary(source).path()
     source.write_text(SOURCE + "// another")
-    assert CudaLibrary(source).build() != first
+    assert len({first, with_header, CudaLibrary(source).path()}) == 3
 
 
 @needs_nvcc
