@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.index_scores import index_scores, pick_entries
-from benthic.kernels.index_scores.cases import DIM, device_queries
+from benthic.kernels.index_scores.cases import DIM, device_keys, device_queries, device_tiles
 from benthic.kernels.kv_storage import KeyForm, PackedIndex, pack_index, unpack_index
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.select_topk.cuda import Visible, select_topk_cuda
@@ -83,6 +83,24 @@ def test_a_score_has_the_bits_of_its_pair_in_every_batch_and_tile(form: KeyForm)
             for row, one in zip(rows.tolist(), scores[:, 0], strict=True):
                 width = min(one.shape[0], found[row].shape[0])
                 assert torch.equal(one[:width], found[row][:width]), (batch, row)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_long_contexts_queued_behind_one_another_have_the_scores_of_each_alone(form: KeyForm) -> None:
+    """128 rows of 8192 entries, several calls in flight: what a bench does and a loop of small cases does not."""
+    rows, entries = 128, 8192
+    query, gamma = device_queries(rows, form)
+    keys = device_keys(rows * entries, form)
+    table = torch.randperm(rows * entries // 64, device="cuda").view(rows, -1)
+    tiles = device_tiles(rows, 1, entries, table, 64)
+    alone = index_scores(query, gamma, keys, tiles, impl="cuda")
+    torch.cuda.synchronize()
+    queued = [index_scores(query, gamma, keys, tiles, impl="cuda") for _ in range(6)]
+    torch.cuda.synchronize()
+    assert all(torch.equal(alone, one) for one in queued)
+    for row in (0, 77, 127):
+        one = device_tiles(1, 1, entries, table[row : row + 1], 64)
+        assert torch.equal(index_scores(query[row : row + 1], gamma[row : row + 1], keys, one)[0], alone[row])
 
 
 def test_what_fp8_does_not_hold_is_computed_in_float32() -> None:

@@ -1,4 +1,4 @@
-"""Index scores on a Hopper GPU from packed keys: one launch for all rows, see `scores.cu`.
+"""Index scores on a Hopper GPU from packed keys, see `scores.cu`.
 
 A score is a function of its row and its key: tiles, pieces, pages and neighbours are not in its bits. Queries that went
 through the rounding of the keys' format are multiplied as FP8; others are exact too, but slow.

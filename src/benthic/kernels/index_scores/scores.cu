@@ -1,10 +1,10 @@
 // Index scores from packed keys on Hopper: sum over 64 heads of gamma * relu(query . key), heads and keys of 128 values.
 //
-// One launch scores all rows. A group is one row, or up to 8 rows of a tile, which share their keys; the key blocks of
-// all groups, laid end to end, are dealt to the programs in equal runs, whatever the lengths, which only the device
-// knows. In a program one warp copies keys to a ring in shared memory, three warps round queries to e4m3, and three
-// warpgroups take units of two blocks each: they widen a unit to e4m3 in registers, 64 keys on the M side, and multiply
-// it by one row's 64 heads after the other.
+// A launch scores all rows, or many of single ones. A group is one row, or up to 8 rows of a tile, which share their
+// keys; the key blocks of all groups, laid end to end, are dealt to the programs in equal runs, whatever the lengths,
+// which only the device knows. In a program one warp copies keys to a ring in shared memory, three warps round queries
+// to e4m3, and three warpgroups take units of two blocks each: they widen a unit to e4m3 in registers, 64 keys on the M
+// side, and multiply it by one row's 64 heads after the other.
 //
 // A score is a function of its row and its key. Keys: FP4 under four scales become e4m3 under the largest of them, the
 // others by a table; FP8 is taken as it is. Queries: e4m3 under one power of two a head. Both are exact where values
@@ -204,12 +204,24 @@ template <Form FORM, int ROWS> __global__ void __launch_bounds__(THREADS, 1) sco
   }
 }
 
+// Blocks of single rows that a program may get. Longer runs, queued behind one another, ended in launch failures that
+// were not explained, though each alone was right; with runs of at most 32 blocks none was seen (docs/log.md).
+constexpr int LONGEST_RUN = 32;
+
+// Tiles of one launch: as many as the sums hold, and as keep every run short.
+template <int ROWS> int tiles_at_once(const Work& w, int programs) {
+  const int most = MAX_GROUPS / ((w.per_tile + ROWS - 1) / ROWS), blocks = w.end - w.first;
+  if (ROWS > 1) return most;
+  const int short_enough = LONGEST_RUN * programs / blocks;
+  return short_enough < 1 ? 1 : short_enough < most ? short_enough : most;
+}
+
 template <Form FORM, int ROWS> cudaError_t launch(Work w, int programs, cudaStream_t stream) {
   constexpr int BYTES = sizeof(Shared<FORM, ROWS>);
   static_assert(BYTES <= 227 * 1024, "a program has 227 KiB of shared memory");
   const auto kernel = score<FORM, ROWS>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-  const int step = MAX_GROUPS / ((w.per_tile + ROWS - 1) / ROWS), total = w.num_tiles;
+  const int step = tiles_at_once<ROWS>(w, programs), total = w.num_tiles;
   const int64_t width = (int64_t)(w.end - w.first) * BLOCK;
   for (int first = 0; first < total && error == cudaSuccess; first += step) {
     w.num_tiles = total - first < step ? total - first : step;
