@@ -22,16 +22,6 @@
 
 using namespace hopper;
 
-#ifndef ORDER
-#define ORDER 1
-#endif
-#ifndef PARTS
-#define PARTS 2
-#endif
-#ifndef READER_FENCES
-#define READER_FENCES 1
-#endif
-
 namespace attention {
 
 constexpr int BLOCK = 64, DIM = 512, CODES = 448, WINDOW_PLACES = 128, CHUNK = 26;
@@ -48,8 +38,10 @@ struct Call {
   const float *cosine, *sine;
   float *scores, *maxima, *partials, *sums;
   int first, heads, per_tile, num_picks, most_blocks, window_pages, window_page, window, entry_pages, entry_page,
-      entry_base, ratio, row_bytes;
-  float scale;  // of scores, times log2(e)
+      entry_base, ratio, row_bytes, num_places;
+  float scale;      // of scores, times log2(e)
+  float tolerance;  // of raw scores, by which a maximum may exceed the reference
+  int most_chunks;  // of `most_blocks`
 };
 
 // What a program must know of its query row.
@@ -61,49 +53,56 @@ struct Row {
 __device__ __forceinline__ Row find_row(const Call& call, int number) {
   Row row;
   const int index = call.first + number;
+  // Most rows lie at the place of their own number: what is there is requested before the place is known.
+  const int guess = min(index, call.num_places - 1);
+  int used = (int)__ldg(call.used + guess / call.per_tile);
+  row.query = (int)__ldg(call.queries + guess);
+  row.position = (int)__ldg(call.positions + guess);
+  row.sequence = __ldg(call.sequence + guess / call.per_tile);
   row.place = call.order != nullptr ? (int)__ldg(call.order + index) : index;
-  const int tile = row.place / call.per_tile;
-  row.query = (int)__ldg(call.queries + row.place);
-  row.position = (int)__ldg(call.positions + row.place);
-  row.sequence = __ldg(call.sequence + tile);
+  if (row.place != guess) {
+    used = (int)__ldg(call.used + row.place / call.per_tile);
+    row.query = (int)__ldg(call.queries + row.place);
+    row.position = (int)__ldg(call.positions + row.place);
+    row.sequence = __ldg(call.sequence + row.place / call.per_tile);
+  }
   row.visible = call.ratio > 0 ? (row.position + 1) / call.ratio : 0;
   row.listed = call.picks != nullptr ? min(row.visible, call.num_picks) : row.visible;
-  row.blocks = (2 + (row.listed + BLOCK - 1) / BLOCK + 1) & ~1;  // a block of nothing evens them out
-  if (call.order == nullptr && row.place % call.per_tile >= (int)__ldg(call.used + tile)) row.blocks = 0;
+  row.blocks = 2 + (row.listed + BLOCK - 1) / BLOCK;
+  if (call.order == nullptr && row.place % call.per_tile >= used) row.blocks = 0;
   row.chunks = (row.blocks + CHUNK - 1) / CHUNK;
   return row;
 }
-
-// Slot of a place of a row's list, -1 if the row does not see it.
-__device__ __forceinline__ int find_slot(const Call& call, const Row& row, int place) {
-  const long long* table;
-  int page_size, index, base = 0;
-  if (place < WINDOW_PLACES) {
-    index = row.position - (WINDOW_PLACES - 1) + place;
-    if (index < 0 || index <= row.position - call.window) return -1;
-    table = call.window_table + row.sequence * call.window_pages;
-    page_size = call.window_page;
-  } else {
-    index = place - WINDOW_PLACES;
-    if (index >= row.listed) return -1;
-    if (call.picks != nullptr) index = __ldg(call.picks + (size_t)row.place * call.num_picks + index);
-    if (index < 0 || index >= row.visible) return -1;
-    table = call.entry_table + row.sequence * call.entry_pages;
-    page_size = call.entry_page;
-    base = call.entry_base;
-  }
-  const unsigned page = (unsigned)index / (unsigned)page_size;
-  return base + (int)__ldg(table + page) * page_size + (index - (int)page * page_size);
+// Requests the picks of a row at the place of its number, before its place is known; by all threads of a program.
+__device__ __forceinline__ void prefetch_picks(const Call& call, int number) {
+  const int index = call.first + number;
+  if (call.picks == nullptr || index >= call.num_places || threadIdx.x * 32 >= call.num_picks) return;
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(call.picks + (size_t)index * call.num_picks + threadIdx.x * 32));
 }
 
-// True for the whole warp if that phase has ended for every lane's test.
-__device__ __forceinline__ bool mbarrier_passed(uint32_t barrier, uint32_t parity) {
-  uint32_t passed;
-  asm volatile("{ .reg .pred P; mbarrier.test_wait.parity.shared::cta.b64 P, [%1], %2; selp.u32 %0, 1, 0, P; }"
-               : "=r"(passed)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return __all_sync(~0u, passed);
+// What a place of a row's list names: a position in its window, else an entry; -1 for nothing. A pick may name an
+// entry that the row does not see.
+__device__ __forceinline__ int find_key(const Call& call, const Row& row, int place) {
+  if (place < WINDOW_PLACES) {
+    const int position = row.position - (WINDOW_PLACES - 1) + place;
+    return position > row.position - call.window ? max(position, -1) : -1;
+  }
+  const int entry = place - WINDOW_PLACES;
+  if (entry >= row.listed) return -1;
+  return call.picks != nullptr ? __ldg(call.picks + (size_t)row.place * call.num_picks + entry) : entry;
+}
+// Where a key lies: slot `start + page * page_size`, nowhere if `start` is below 0. Nothing here waits for `page`.
+struct Place {
+  int page, page_size, start;
+  __device__ __forceinline__ int slot() const { return start < 0 ? -1 : start + page * page_size; }
+};
+__device__ __forceinline__ Place find_place(const Call& call, const Row& row, bool is_window, int key) {
+  if (key < 0 || (!is_window && key >= row.visible)) return {0, 0, -1};
+  const int page_size = is_window ? call.window_page : call.entry_page, page = (unsigned)key / (unsigned)page_size;
+  const long long* table = is_window ? call.window_table + row.sequence * call.window_pages
+                                     : call.entry_table + row.sequence * call.entry_pages;
+  const int start = (is_window ? 0 : call.entry_base) + key - page * page_size;
+  return {__ldg((const int*)(table + page)), page_size, start};  // the low half of an int64
 }
 
 // --- words of keys -------------------------------------------------------------------------------------------------
@@ -129,6 +128,16 @@ __device__ __forceinline__ void store_8(uint32_t address, uint2 v) {
 }
 __device__ __forceinline__ void store_4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
+}
+__device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared_8(uint32_t address) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(address) : "memory");
+  return v;
 }
 __device__ __forceinline__ uint32_t bytes_of(uint32_t a, uint32_t b, uint32_t selector) {
   uint32_t v;
@@ -181,6 +190,22 @@ __device__ __forceinline__ float power_of_two(float x) {
   return y;
 }
 
+// Four lanes hold words 0..3 of each of four lines; afterwards lane i holds line i.
+__device__ __forceinline__ uint4 gather_line(uint32_t (&line)[4], int lane) {
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2) {
+    const bool upper = lane & step;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      const uint32_t other = __shfl_xor_sync(~0u, upper ? line[i] : line[i + step], step);
+      if (upper) line[i] = other;
+      else line[i + step] = other;
+    }
+  }
+  return make_uint4(line[0], line[1], line[2], line[3]);
+}
+
 // --- products: fp16 operands in shared memory, 128-byte swizzle, fp32 accumulators ---------------------------------
 
 __device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
@@ -202,6 +227,21 @@ __device__ __forceinline__ void mma_n64(float (&d)[32], uint64_t a, uint64_t b, 
       : "l"(a), "l"(b), "r"(keep));
 }
 
+// The first operand in registers.
+__device__ __forceinline__ void mma_n64_held(float (&d)[32], const uint32_t* a, uint64_t b, int keep) {
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %37, 0; "
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {"
+      "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, "
+      "%23, %24, %25, %26, %27, %28, %29, %30, %31"
+      "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
+      :
+      "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), 
+      "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), 
+      "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), 
+      "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(keep));
+}
 __device__ __forceinline__ void mma_n32_by_columns(float (&d)[16], uint64_t a, uint64_t b, int keep) {
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %18, 0; "
@@ -251,15 +291,19 @@ __device__ __forceinline__ void mma_n128_by_columns(float (&d)[64], uint64_t a, 
 
 // --- what lies where in shared memory ------------------------------------------------------------------------------
 
-enum Schedule { WHOLE, SCORES };
-
-// `attend` and `scores`: queries, two stages of keys, weights of two blocks, tables.
+// `attend`: half of the query, two stages of keys, weights of two blocks, raw rows on their way, tables.
 struct Shared {
-  static constexpr int STAGES = 2, STAGE = 8 * TILE;
-  static constexpr int QUERY = 0, KEYS = 8 * TILE, WEIGHTS = KEYS + STAGES * STAGE, SLOTS = WEIGHTS + 2 * TILE,
-                       REFERENCE = SLOTS + CHUNK * BLOCK * 4, SUM = REFERENCE + 512, FACTOR = SUM + 512,
-                       FULL = FACTOR + 512, EMPTY = FULL + 8 * STAGES * PARTS, READY = EMPTY + 8 * STAGES,
-                       END = READY + 16, BYTES = END + 1024;
+  static constexpr int STAGE = 8 * TILE, ROW = 592, BATCH = 8 * ROW;
+  static constexpr int QUERY = 0, KEYS = 4 * TILE, WEIGHTS = KEYS + 2 * STAGE, RAW = WEIGHTS + 2 * TILE,
+                       RAW_SEEN = RAW + 8 * BATCH, UNSEEN = RAW_SEEN + 256, FACTOR = UNSEEN + 512, END = FACTOR + 512,
+                       ITEMS = END + 1024, ROWS = ITEMS + 64, FULL = ROWS + 256, EMPTY = FULL + 16, READY = EMPTY + 16,
+                       RAW_FULL = READY + 16, BYTES = RAW_FULL + 64 + 1024;
+};
+// `scores`: the query, two stages of keys that arrive in PARTS, slots of a program's blocks.
+struct SharedScores {
+  static constexpr int STAGE = 8 * TILE, PARTS = 2, MOST_BLOCKS = 8;
+  static constexpr int QUERY = 0, KEYS = 8 * TILE, SLOTS = KEYS + 2 * STAGE, FULL = SLOTS + MOST_BLOCKS * BLOCK * 4,
+                       EMPTY = FULL + 16 * PARTS, BYTES = EMPTY + 16 + 1024;
 };
 // `values`: stages of WIDTH columns of keys, weights of six blocks, tables of a whole chunk.
 template <int WIDTH>
@@ -274,58 +318,70 @@ extern __shared__ uint8_t shared_bytes[];
 __device__ __forceinline__ uint8_t* shared_start() {
   return (uint8_t*)(((uintptr_t)shared_bytes + 1023) & ~(uintptr_t)1023);
 }
-__device__ __forceinline__ void find_slots(const Call& call, const Row& row, int first, int end, int* slots) {
-  for (int i = threadIdx.x; i < (end - first) * BLOCK; i += blockDim.x)
-    slots[i] = find_slot(call, row, first * BLOCK + i);
+// By `threads` threads of which this is number `thread`.
+__device__ __forceinline__ void find_slots(const Call& call, const Row& row, int first, int num_blocks, int* slots,
+                                           int thread, int threads) {
+  for (int i = thread; i < num_blocks * BLOCK; i += threads) {
+    const int place = first * BLOCK + i;
+    slots[i] = find_place(call, row, place < WINDOW_PLACES, find_key(call, row, place)).slot();
+  }
+}
+// A chunk of a row for 64 heads: what a program of `attend` does at a time.
+struct Item {
+  int number, query, blocks, chunks;
+};
+// The item of that number or the next one of this program; number -1 if there is none.
+__device__ __forceinline__ Item next_item(const Call& call, int number, int total, Row& row) {
+  const int most_chunks = call.most_chunks;
+  for (; number < total; number += gridDim.x) {
+    row = find_row(call, number / most_chunks / (call.heads / 64));
+    if (number % most_chunks < row.chunks)
+      return {number, row.query, min(row.blocks - number % most_chunks * CHUNK, CHUNK), row.chunks};
+  }
+  return {-1, 0, 0, 0};
 }
 
 // --- keys to shared memory -----------------------------------------------------------------------------------------
 
-// Whole rows, by 256 threads: four lanes a row. Words of the next block are requested as those of this one are used.
+// Whole rows, by 256 threads: four lanes a row. A row of zeros where nothing is seen.
 struct KeyWords {
   uint4 words[9];
-  uint2 last;
-  __device__ __forceinline__ void load(int i, const uint8_t* row, bool is_seen, int lane) {
-    words[i] = is_seen ? load_16(row + i * 64 + lane * 16) : make_uint4(0, 0, 0, 0);
-  }
-  __device__ __forceinline__ void load_last(const uint8_t* row, bool is_seen, int lane) {
-    last = is_seen && lane == 0 ? load_8(row + 576) : make_uint2(0, 0);
+  uint2 last, scales;
+  __device__ __forceinline__ void load(const Call& call, int slot, int lane) {
+    const uint8_t* row = call.keys + (size_t)max(slot, 0) * call.row_bytes;
+    if (slot >= 0) {
+      scales = load_8(row + CODES);
+#pragma unroll
+      for (int i = 0; i < 9; ++i) words[i] = load_16(row + i * 64 + lane * 16);
+      last = load_8(row + 576);
+    } else {
+      scales = last = make_uint2(0, 0);
+#pragma unroll
+      for (int i = 0; i < 9; ++i) words[i] = make_uint4(0, 0, 0, 0);
+    }
   }
 };
 
 __device__ __forceinline__ void bring_keys(const Call& call, int num_blocks, const int* slots, uint32_t shared) {
   const int thread = threadIdx.x - 256, key = thread >> 2, lane = thread & 3, turn = key & 7;
-  const uint32_t full = shared + Shared::FULL, empty = shared + Shared::EMPTY;
+  const uint32_t full = shared + SharedScores::FULL, empty = shared + SharedScores::EMPTY;
   KeyWords k;
-  {
-    const int slot = slots[key];
-    const uint8_t* row = call.keys + (size_t)max(slot, 0) * call.row_bytes;
-#pragma unroll
-    for (int i = 0; i < 9; ++i) k.load(i, row, slot >= 0, lane);
-    k.load_last(row, slot >= 0, lane);
-  }
-  const uint32_t line = shared + Shared::KEYS + key * 128;
+  k.load(call, slots[key], lane);
+  const uint32_t line = shared + SharedScores::KEYS + key * 128;
   for (int n = 0; n < num_blocks; ++n) {
     const int stage = n & 1;
-    const int slot = n + 1 < num_blocks ? slots[(n + 1) * BLOCK + key] : -1;
-    const uint8_t* row = call.keys + (size_t)max(slot, 0) * call.row_bytes;
-    const uint32_t target = line + stage * Shared::STAGE, codes = target + (((2 * lane) ^ turn) << 4);
+    const uint32_t target = line + stage * SharedScores::STAGE, codes = target + (((2 * lane) ^ turn) << 4);
     if (n >= 2) mbarrier_wait(empty + 8 * stage, (n / 2 - 1) & 1);
-    // The first word after the codes holds the scales.
-    const uint2 scales = make_uint2(__shfl_sync(~0u, k.words[7].x, threadIdx.x & 28),
-                                    __shfl_sync(~0u, k.words[7].y, threadIdx.x & 28));
     auto publish = [&](int part) {
-      if (!READER_FENCES) fence_proxy_async();
       __syncwarp();
-      if ((threadIdx.x & 31) == 0) mbarrier_arrive(full + 8 * (stage * PARTS + part));
+      if ((threadIdx.x & 31) == 0) mbarrier_arrive(full + 8 * (stage * SharedScores::PARTS + part));
     };
 #pragma unroll
     for (int i = 0; i < 7; ++i) {
-      const uint32_t scale = scale_pair(scales, i);
+      const uint32_t scale = scale_pair(k.scales, i);
       store_16(codes + i * TILE, widen(k.words[i].x, k.words[i].y, scale));
       store_16((codes + i * TILE) ^ 16, widen(k.words[i].z, k.words[i].w, scale));
-      k.load(i, row, slot >= 0, lane);
-      if ((i + 1) % (8 / PARTS) == 0) publish(i / (8 / PARTS));
+      if ((i + 1) % (8 / SharedScores::PARTS) == 0) publish(i / (8 / SharedScores::PARTS));
     }
     // Rotary columns come in words of four, one word later than the lines of 64 bytes.
     const uint32_t rotary = target + 7 * TILE;
@@ -334,10 +390,8 @@ __device__ __forceinline__ void bring_keys(const Call& call, int num_blocks, con
     store_8(rotary + (((lane + 3) ^ turn) << 4) + 8, halves_of(k.words[8].x, k.words[8].y));
     store_8(rotary + (((lane + 4) ^ turn) << 4), halves_of(k.words[8].z, k.words[8].w));
     if (lane == 0) store_8(rotary + ((7 ^ turn) << 4) + 8, halves_of(k.last.x, k.last.y));
-    k.load(7, row, slot >= 0, lane);
-    k.load(8, row, slot >= 0, lane);
-    k.load_last(row, slot >= 0, lane);
-    publish(PARTS - 1);
+    publish(SharedScores::PARTS - 1);
+    if (n + 1 < num_blocks) k.load(call, slots[(n + 1) * BLOCK + key], lane);
   }
 }
 
@@ -397,7 +451,6 @@ __device__ __forceinline__ void bring_values(const Call& call, int num_blocks, i
           store_16(target + i * TILE, a);
           store_16((target + i * TILE) ^ 16, b);
         }
-        if (!READER_FENCES) fence_proxy_async();
         __syncwarp();
         if ((threadIdx.x & 31) == 0) mbarrier_arrive(full + 8 * stage);
         load(n + DEPTH, u);
@@ -406,44 +459,49 @@ __device__ __forceinline__ void bring_values(const Call& call, int num_blocks, i
   }
 }
 
-// 64 heads of a row's query to fp16 in shared memory, codes' columns in the order of `widen`; by 256 threads.
-__device__ __forceinline__ void bring_query(const __nv_bfloat16* query, uint32_t shared) {
-  uint4 v[16];
+// Columns of `half` .. of 64 heads of a row's query to fp16 in shared memory, codes' columns in the order of `widen`;
+// by THREADS threads.
+template <int THREADS, int FIRST_TILE>
+__device__ __forceinline__ void bring_query(const __nv_bfloat16* query, uint32_t shared, int thread) {
+  constexpr int EIGHTS = (8 - FIRST_TILE) * 8, COUNT = BLOCK * EIGHTS / THREADS;
+  uint4 v[COUNT];
 #pragma unroll
-  for (int i = 0; i < 16; ++i) v[i] = load_16((const uint4*)query + i * 256 + threadIdx.x);
+  for (int i = 0; i < COUNT; ++i) {
+    const int unit = i * THREADS + thread;
+    v[i] = load_16((const uint4*)query + unit / EIGHTS * (DIM / 8) + FIRST_TILE * 8 + unit % EIGHTS);
+  }
 #pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    const int unit = i * 256 + threadIdx.x, head = unit >> 6, eight = unit & 63;
+  for (int i = 0; i < COUNT; ++i) {
+    const int unit = i * THREADS + thread, head = unit / EIGHTS, eight = unit % EIGHTS;
     uint4 h = halves_of(v[i]);
-    if (eight * 8 < CODES)
+    if (FIRST_TILE * 64 + eight * 8 < CODES)
       h = make_uint4(bytes_of(h.x, h.y, 0x5410), bytes_of(h.x, h.y, 0x7632), bytes_of(h.z, h.w, 0x5410),
                      bytes_of(h.z, h.w, 0x7632));
-    store_16(shared + Shared::QUERY + (eight >> 3) * TILE + head * 128 + (((eight & 7) ^ (head & 7)) << 4), h);
+    store_16(shared + (eight >> 3) * TILE + head * 128 + (((eight & 7) ^ (head & 7)) << 4), h);
   }
-  fence_proxy_async();
-  named_barrier_sync(1, 256);
+}
+// Steps 0..15 of a warpgroup's query as first operands in registers, from the same columns in the same order.
+__device__ __forceinline__ void hold_query(const __nv_bfloat16* query, uint32_t (&held)[64], int r, int lane) {
+#pragma unroll
+  for (int first = 0; first < 16; first += 8) {
+    uint4 v[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+      v[i] = load_16(query + (size_t)(r + (i & 1) * 8) * DIM + ((first + i) >> 1) * 32 + (lane & 3) * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint4 h = halves_of(v[i]);
+      uint32_t line[4] = {bytes_of(h.x, h.y, 0x5410), bytes_of(h.x, h.y, 0x7632), bytes_of(h.z, h.w, 0x5410),
+                          bytes_of(h.z, h.w, 0x7632)};
+      const uint4 turned = gather_line(line, lane);  // word lane & 3 of every eight columns
+      uint32_t* step = held + ((first + i) >> 1) * 8 + (i & 1);
+      step[0] = turned.x, step[2] = turned.y, step[4] = turned.z, step[6] = turned.w;
+    }
+  }
 }
 
 // --- the arithmetic of the one order; a thread holds rows r, r + 8 and, of each eight columns, two ------------------
 
-// Issues the scores of a block; its keys may still be arriving part by part.
-__device__ __forceinline__ void issue_scores(float (&s)[32], int stage, int parity, uint32_t shared) {
-  uint64_t q = operand(shared + Shared::QUERY, 16, 1024), k = operand(shared + Shared::KEYS + stage * Shared::STAGE, 16, 1024);
-  asm volatile("" : "+l"(q), "+l"(k));  // opaque: or the compiler keeps all descriptors live across blocks and spills
-  wgmma_hold(s);
-  wgmma_fence();
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    if (i % (8 / PARTS) == 0) {
-      mbarrier_wait(shared + Shared::FULL + 8 * (stage * PARTS + i / (8 / PARTS)), parity);
-      if (READER_FENCES) fence_proxy_async();
-      wgmma_fence();
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) mma_n64(s, q + i * (TILE >> 4) + j * 2, k + i * (TILE >> 4) + j * 2, i + j);
-  }
-  wgmma_commit();
-}
 // Issues the weighted sum of a block into 2 * N columns.
 template <int N>
 __device__ __forceinline__ void issue_values(float (&o)[N], uint32_t weights, uint32_t keys) {
@@ -491,8 +549,7 @@ __device__ __forceinline__ void maxima_of(const float (&s)[32], float& a, float&
 }
 // The reference after block n with maximum `top`, and the factor that takes older sums to it. Units of raw scores.
 __device__ __forceinline__ void advance(const Call& call, int n, float top, float old, float& reference, float& factor) {
-  const float tolerance = __fdiv_rn(8.f, call.scale);
-  reference = n == 0 ? fmaxf(top, -1e30f) : (top > __fadd_rn(old, tolerance) ? top : old);
+  reference = n == 0 ? fmaxf(top, -1e30f) : (top > __fadd_rn(old, call.tolerance) ? top : old);
   factor = (n == 0 || reference == old) ? 1.f : power_of_two(__fmul_rn(__fsub_rn(old, reference), call.scale));
 }
 // Weights of a block in place of its scores, and the sums of both rows.
@@ -520,12 +577,12 @@ __device__ __forceinline__ void weigh(float (&s)[32], float m0, float m1, float 
   }
 }
 __device__ __forceinline__ void store_weights(const float (&s)[32], uint32_t weights, int r, int lane) {
-  const uint32_t line = weights + r * 128 + (lane & 3) * 4;
+  uint32_t line = weights + r * 128 + ((r & 7) << 4) + (lane & 3) * 4;
+  asm volatile("" : "+r"(line));  // opaque: or eight addresses stay in registers
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    const uint32_t column = (uint32_t)((j ^ (r & 7)) << 4);
-    store_4(line + column, two_halves(s[4 * j], s[4 * j + 1]));
-    store_4(line + 1024 + column, two_halves(s[4 * j + 2], s[4 * j + 3]));
+    store_4(line ^ (j << 4), two_halves(s[4 * j], s[4 * j + 1]));
+    store_4((line ^ (j << 4)) + 1024, two_halves(s[4 * j + 2], s[4 * j + 3]));
   }
 }
 // Takes a row's sums to a new reference; rare, so products in flight are waited for.
@@ -561,206 +618,346 @@ __device__ __forceinline__ uint32_t turned_back(uint32_t pair, float cosine, flo
                  __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
 }
 // Eight columns `column` .. of rows r and r + 8, divided and rounded, in the order of the result.
-__device__ __forceinline__ void finish(const Call& call, const Row& row, const float* o, float i0, float i1, int column,
+__device__ __forceinline__ void finish(const Call& call, int query, const float* o, float i0, float i1, int column,
                                        int lane, uint32_t& a, uint32_t& b) {
   a = rounded(__fmul_rn(o[0], i0), __fmul_rn(o[1], i0));
   b = rounded(__fmul_rn(o[2], i1), __fmul_rn(o[3], i1));
   if (column < CODES) {
     reorder(a, b, lane);
   } else if (call.cosine != nullptr) {
-    const size_t pair = (size_t)row.query * 32 + (column - CODES) / 2 + (lane & 3);
+    const size_t pair = (size_t)query * 32 + (column - CODES) / 2 + (lane & 3);
     const float cosine = __ldg(call.cosine + pair), sine = __ldg(call.sine + pair);
     a = turned_back(a, cosine, sine);
     b = turned_back(b, cosine, sine);
   }
 }
-struct Unit {
-  int number, chunk, head, out;  // of row and heads; first head; first row [.., 512] of the result
+// Final reference and sum of a thread's rows r and r + 8.
+struct Ends {
+  float m0, m1, l0, l1;
 };
 // Writes 2 * N columns from `column` on of a warpgroup's 64 heads: the result, or a chunk's partial one.
 template <int N>
-__device__ __forceinline__ void write(const Call& call, const Row& row, const Unit& unit, float (&o)[N], int column,
-                                      const float* reference, const float* sum, uint32_t staging, int barrier) {
+__device__ __forceinline__ void write(const Call& call, const Item& item, float (&o)[N], int column, const Ends& ends) {
   const int thread = threadIdx.x & 127, lane = thread & 31, r = (thread >> 5) * 16 + (lane >> 2);
-  if (row.chunks > 1) {
-    const size_t item = (size_t)unit.number * ((call.most_blocks + CHUNK - 1) / CHUNK) + unit.chunk;
-    float4* target = (float4*)call.partials + item * 8192;
+  if (item.chunks > 1) {
+    float4* target = (float4*)call.partials + (size_t)item.number * 8192;
 #pragma unroll
     for (int j = 0; j < N / 4; ++j)
       target[(column / 8 + j) * 128 + thread] = make_float4(o[4 * j], o[4 * j + 1], o[4 * j + 2], o[4 * j + 3]);
-    if (column == 0 && thread < BLOCK) {
-      call.sums[item * 128 + thread] = reference[thread];
-      call.sums[item * 128 + 64 + thread] = sum[thread];
+    if (column == 0 && (lane & 3) == 0) {
+      float* sums = call.sums + (size_t)item.number * 128;
+      sums[r] = ends.m0, sums[r + 8] = ends.m1, sums[64 + r] = ends.l0, sums[72 + r] = ends.l1;
     }
     return;
   }
-  const float i0 = __frcp_rn(__fadd_rn(sum[r], sink_weight(call.sink[unit.head + r], reference[r], call.scale)));
-  const float i1 = __frcp_rn(__fadd_rn(sum[r + 8], sink_weight(call.sink[unit.head + r + 8], reference[r + 8], call.scale)));
-  constexpr int COLUMNS = 2 * N, EIGHTS = COLUMNS / 8, MASK = EIGHTS >= 8 ? 7 : 3;
+  const int unit = item.number / call.most_chunks, groups = call.heads / 64;
+  const int head = unit % groups * 64 + r;
+  const float i0 = __frcp_rn(__fadd_rn(ends.l0, sink_weight(call.sink[head], ends.m0, call.scale)));
+  const float i1 = __frcp_rn(__fadd_rn(ends.l1, sink_weight(call.sink[head + 8], ends.m1, call.scale)));
+  __nv_bfloat16* target = call.out + ((size_t)(call.first + unit / groups) * call.heads + head) * DIM + column;
 #pragma unroll
-  for (int j = 0; j < EIGHTS; ++j) {
-    uint32_t a, b;
-    finish(call, row, o + 4 * j, i0, i1, column + 8 * j, lane, a, b);
-    const uint32_t place = (uint32_t)((j & ~MASK) | ((j ^ r) & MASK)) * 16 + (lane & 3) * 4;
-    store_4(staging + r * COLUMNS * 2 + place, a);
-    store_4(staging + (r + 8) * COLUMNS * 2 + place, b);
-  }
-  named_barrier_sync(barrier, 128);
-  __nv_bfloat16* target = call.out + (size_t)unit.out * DIM + column;
+  for (int j = 0; j < N / 4; j += 4) {
+    uint32_t a[4], b[4];
 #pragma unroll
-  for (int i = 0; i < BLOCK * EIGHTS / 128; ++i) {
-    const int number = i * 128 + thread, line = number / EIGHTS, j = number % EIGHTS;
-    uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "r"(staging + line * COLUMNS * 2 + ((j & ~MASK) | ((j ^ line) & MASK)) * 16));
-    *(uint4*)(target + (size_t)line * DIM + j * 8) = v;
+    for (int i = 0; i < 4; ++i)
+      finish(call, item.query, o + 4 * (j + i), i0, i1, column + 8 * (j + i), lane, a[i], b[i]);
+    *(uint4*)(target + (j + (lane & 3)) * 8) = gather_line(a, lane);
+    *(uint4*)(target + 8 * DIM + (j + (lane & 3)) * 8) = gather_line(b, lane);
   }
 }
 
 // --- attend --------------------------------------------------------------------------------------------------------
 
-// One warpgroup's chain: scores of blocks n with n % 2 == SIDE, half SIDE of the columns of every block.
-template <int SIDE>
-__device__ __forceinline__ void run_chain(const Call& call, float (&o)[128], int num_blocks, uint8_t* memory,
-                                          uint32_t shared) {
-  const int thread = threadIdx.x & 127, lane = thread & 31, r = (thread >> 5) * 16 + (lane >> 2);
-  const uint32_t empty = shared + Shared::EMPTY, ready = shared + Shared::READY;
-  float* references = (float*)(memory + Shared::REFERENCE);
-  float* sums = (float*)(memory + Shared::SUM);
-  float* factors = (float*)(memory + Shared::FACTOR);
-  float s[32], m0, m1, f0, f1, l0, l1;
-  auto scores = [&](int n) { issue_scores(s, n & 1, (n >> 1) & 1, shared); };
-  auto weights = [&](int n) {
-    wgmma_hold(s);
-    hide_unseen(s, (const int*)(memory + Shared::SLOTS) + n * BLOCK, lane);
-    const int before = ((n & 1) ^ 1) * 64;
-    float top0, top1, old0 = 0.f, old1 = 0.f, sum0 = 0.f, sum1 = 0.f, t0, t1;
-    maxima_of(s, top0, top1);
-    if (n > 0) {
-      old0 = references[before + r], old1 = references[before + r + 8];
-      sum0 = sums[before + r], sum1 = sums[before + r + 8];
+// What the scoring warpgroup tells the summing ones of an item. number -1: there are no more.
+__device__ __forceinline__ Item* item_at(uint8_t* memory, int k) { return (Item*)(memory + Shared::ITEMS) + (k & 3); }
+
+// Columns of eight raw rows to fp16 in a stage: sixteen lanes a row, eight codes a lane; `line` is the first row's.
+// Four rows' words are read before any is stored, so that no read waits for another. The last group of codes has eight
+// lanes' work a row: either half of a row's lanes takes one row of two.
+__device__ __forceinline__ void widen_rows(uint32_t raw, uint32_t seen, uint32_t unseen, uint32_t line, int lane) {
+  asm volatile("" : "+r"(lane));  // opaque: or addresses of every row stay in registers
+  const int half = lane >> 4, word = lane & 15, upper = word >> 3, chunk = word & 7, last = upper * 2 + half;
+  // Of rows 0 or 1 (of the last group: 0 to 3); other rows differ by their lines and by bits of the swizzle.
+  const uint32_t from = raw + half * Shared::ROW + word * 8;
+  const uint32_t last_from = raw + last * Shared::ROW + 6 * 64 + chunk * 8;
+  const uint32_t to = line + half * 128 + upper * TILE + ((chunk ^ half) << 4);
+  const uint32_t rotary_to = line + half * 128 + 7 * TILE + (((word >> 1) ^ half) << 4) + (word & 1) * 8;
+  const uint32_t last_to = line + last * 128 + 6 * TILE + ((chunk ^ last) << 4);
+#pragma unroll
+  for (int quad = 0; quad < 8; quad += 4) {
+    uint32_t is_seen[2];  // all ones or zero
+    uint2 scales[2], codes[2][3], rotary[2];
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const int row = quad + pair * 2;
+      is_seen[pair] = load_shared_4(seen + (row + half) * 4);
+      scales[pair] = load_shared_8(from + row * Shared::ROW + CODES - word * 8);
+#pragma unroll
+      for (int i = 0; i < 3; ++i) codes[pair][i] = load_shared_8(from + row * Shared::ROW + i * 128);
+      rotary[pair] = load_shared_8(from + row * Shared::ROW + CODES + 8);
     }
-    advance(call, n, top0, old0, m0, f0);
-    advance(call, n, top1, old1, m1, f1);
-    weigh(s, m0, m1, call.scale, t0, t1);
-    l0 = __fmaf_rn(sum0, f0, t0);
-    l1 = __fmaf_rn(sum1, f1, t1);
-  };
-  auto publish = [&](int n) {
-    if (n >= 2) mbarrier_wait(empty + 8 * (n & 1), (n / 2 - 1) & 1);  // both have used the weights of block n - 2
-    store_weights(s, shared + Shared::WEIGHTS + (n & 1) * TILE, r, lane);
-    if ((lane & 3) == 0) {
-      const int at = (n & 1) * 64 + r;
-      references[at] = m0, references[at + 8] = m1;
-      factors[at] = f0, factors[at + 8] = f1;
-      sums[at] = l0, sums[at + 8] = l1;
+    const uint2 last_codes = load_shared_8(last_from + quad * Shared::ROW);
+#pragma unroll
+    for (int pair = 0; pair < 2; ++pair) {
+      const int row = quad + pair * 2;
+      scales[pair].x &= is_seen[pair], scales[pair].y &= is_seen[pair];
+      uint2 s = scales[pair];
+      if (upper) s.x = __funnelshift_r(s.x, s.y, 8), s.y >>= 8;
+#pragma unroll
+      for (int i = 0; i < 3; ++i)
+        store_16((to ^ (row << 4)) + row * 128 + i * 2 * TILE,
+                 widen(codes[pair][i].x, codes[pair][i].y, scale_pair(s, i * 2)));
+      store_8((rotary_to ^ (row << 4)) + row * 128,
+              halves_of(rotary[pair].x & is_seen[pair], rotary[pair].y & is_seen[pair]));
+      if (word == 0) store_4(unseen + (row + half) * 4, ~is_seen[pair]);
     }
-    fence_proxy_async();
+    store_16((last_to ^ (quad << 4)) + quad * 128,
+             widen(last_codes.x, last_codes.y, scale_pair(upper ? scales[1] : scales[0], 6)));
+  }
+}
+
+// A producing warp's part: rows 16 * warp .. of every block of this program's items. Raw rows come a block ahead by
+// bulk copies, eight at a time; their slots are found a block earlier, what the list names one more.
+__device__ __forceinline__ void bring_items(const Call& call, const Row& first_row, const Item& item, int total,
+                                            uint8_t* memory, uint32_t shared) {
+  const int warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
+  const uint32_t raw = shared + Shared::RAW + warp * 2 * Shared::BATCH, raw_seen = shared + Shared::RAW_SEEN + warp * 64;
+  const uint32_t raw_full = shared + Shared::RAW_FULL + warp * 16;
+  // Where the list is read, two blocks ahead. The row lies in shared memory: there are no registers for it.
+  Row* row = (Row*)(memory + Shared::ROWS) + warp;
+  int number = item.number, block = number % call.most_chunks * CHUNK, end = block + item.blocks;
+  auto keep = [&](const Row& found) {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(ready + 8 * (n & 1));
+    if (lane == 0) *row = found;
+    __syncwarp();
   };
-  auto begin_values = [&](int n) {
-    mbarrier_wait(ready + 8 * (n & 1), (n >> 1) & 1);
-    if (READER_FENCES) fence_proxy_async();
-    rescale(o, factors + (n & 1) * 64, r);
-    issue_values(o, shared + Shared::WEIGHTS + (n & 1) * TILE,
-                 shared + Shared::KEYS + (n & 1) * Shared::STAGE + SIDE * 4 * TILE);
+  auto key = [&] { return find_key(call, *row, block * BLOCK + warp * 16 + (lane & 15)); };
+  auto locate = [&](int found) { return find_place(call, *row, block < WINDOW_PLACES / BLOCK, found); };
+  auto step = [&] {
+    if (++block < end) return true;
+    Row found;
+    const Item another = next_item(call, number + gridDim.x, total, found);
+    number = another.number, block = number % call.most_chunks * CHUNK, end = block + another.blocks;
+    if (number >= 0) keep(found);
+    return number >= 0;
   };
-  auto release = [&](int n) {
-    wgmma_hold(o);
-    if (lane == 0) mbarrier_arrive(empty + 8 * (n & 1));
+  keep(first_row);
+  auto request = [&](int batch, int slot) {
+    const bool is_mine = (lane >> 3) == batch, is_seen = is_mine && slot >= 0;
+    const int count = __popc(__ballot_sync(~0u, is_seen));
+    if (is_mine) store_4(raw_seen + lane * 4, is_seen ? ~0u : 0u);
+    if (lane == 0) mbarrier_arrive_expect(raw_full + batch * 8, count * Shared::ROW);
+    __syncwarp();
+    if (is_seen)
+      bulk_load(raw + lane * Shared::ROW, call.keys + (size_t)slot * call.row_bytes, Shared::ROW, raw_full + batch * 8);
   };
-  auto values = [&](int n) { begin_values(n), wgmma_wait<0>(), release(n); };
-  // Values of block n, which the other warpgroup weighed, and weights of block n + 1.
-  auto turn = [&](int n) {
-    if (ORDER == 0) {
-      scores(n + 1), begin_values(n), wgmma_wait<1>();
-      weights(n + 1), wgmma_wait<0>(), release(n), publish(n + 1);
-    } else if (ORDER == 1) {
-      begin_values(n), scores(n + 1), wgmma_wait<1>(), release(n);
-      wgmma_wait<0>(), weights(n + 1), publish(n + 1);
-    } else {  // scores first where the keys are there, else values
-      const bool is_there = mbarrier_passed(shared + Shared::FULL + 8 * (((n + 1) & 1) * PARTS + PARTS - 1), ((n + 1) >> 1) & 1);
-      if (is_there) {
-        scores(n + 1), begin_values(n), wgmma_wait<1>();
-        weights(n + 1), wgmma_wait<0>(), release(n), publish(n + 1);
-      } else {
-        begin_values(n), wgmma_wait<0>(), release(n), scores(n + 1);
-        wgmma_wait<0>(), weights(n + 1), publish(n + 1);
+  Place next = locate(key());
+  bool has_next = step(), has_second = false;
+  int found = has_next ? key() : -1;
+  request(0, next.slot()), request(1, next.slot());
+  if (has_next) {
+    next = locate(found);
+    has_second = step();
+    found = has_second ? key() : -1;
+  }
+  for (int n = 0;; ++n) {  // raw rows: of block n; next: of block n + 1; found: of block n + 2
+    const int stage = n & 1;
+    if (n >= 2) mbarrier_wait(shared + Shared::EMPTY + 8 * stage, (n / 2 - 1) & 1);
+#pragma unroll 1
+    for (int batch = 0; batch < 2; ++batch) {
+      const int first = warp * 16 + batch * 8;
+      mbarrier_wait(raw_full + batch * 8, n & 1);
+      widen_rows(raw + batch * Shared::BATCH, raw_seen + batch * 32, shared + Shared::UNSEEN + stage * 256 + first * 4,
+                 shared + Shared::KEYS + stage * Shared::STAGE + first * 128, lane);
+      __syncwarp();
+      if (has_next) request(batch, next.slot());
+    }
+    if (lane == 0) mbarrier_arrive(shared + Shared::FULL + 8 * stage);
+    if (!has_next) return;
+    has_next = has_second;
+    if (has_second) {
+      next = locate(found);
+      has_second = step();
+      found = has_second ? key() : -1;
+    }
+  }
+}
+
+// The scoring warpgroup: half of the query in registers, and a chain of references and sums.
+__device__ __forceinline__ void score_items(const Call& call, Row row, Item item, int total, uint8_t* memory,
+                                            uint32_t shared) {
+  const int thread = threadIdx.x & 127, lane = thread & 31, r = (thread >> 5) * 16 + (lane >> 2);
+  const int groups = call.heads / 64;
+  int all = 0;
+  for (int k = 0; item.number >= 0; ++k) {
+    const __nv_bfloat16* query =
+        call.query + ((size_t)item.query * call.heads + item.number / call.most_chunks % groups * 64) * DIM;
+    uint32_t held[64];
+    hold_query(query, held, r, lane);
+    named_barrier_sync(1, 128);  // all have multiplied by the query before
+    bring_query<128, 4>(query, shared + Shared::QUERY, thread);
+    fence_proxy_async();
+    named_barrier_sync(1, 128);
+    float m0 = 0.f, m1 = 0.f, l0 = 0.f, l1 = 0.f;
+    for (int n = 0; n < item.blocks; ++n, ++all) {
+      const int stage = all & 1;
+      float s[32], f0, f1, t0, t1;
+      uint64_t q = operand(shared + Shared::QUERY, 16, 1024);
+      uint64_t keys = operand(shared + Shared::KEYS + stage * Shared::STAGE, 16, 1024);
+      asm volatile("" : "+l"(q), "+l"(keys));  // opaque: or the compiler keeps all descriptors live and spills
+      mbarrier_wait(shared + Shared::FULL + 8 * stage, (all >> 1) & 1);
+      fence_proxy_async();
+      wgmma_hold(s);
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 16; ++i) mma_n64_held(s, held + 4 * i, keys + (i >> 2) * (TILE >> 4) + (i & 3) * 2, i);
+#pragma unroll
+      for (int i = 0; i < 16; ++i)
+        mma_n64(s, q + (i >> 2) * (TILE >> 4) + (i & 3) * 2, keys + (4 + (i >> 2)) * (TILE >> 4) + (i & 3) * 2, 1);
+      wgmma_commit();
+      wgmma_wait<0>();
+      wgmma_hold(s);
+      hide_unseen(s, (const int*)(memory + Shared::UNSEEN) + stage * BLOCK, lane);
+      float top0, top1;
+      maxima_of(s, top0, top1);
+      advance(call, n, top0, m0, m0, f0);
+      advance(call, n, top1, m1, m1, f1);
+      weigh(s, m0, m1, call.scale, t0, t1);
+      l0 = __fmaf_rn(l0, f0, t0);
+      l1 = __fmaf_rn(l1, f1, t1);
+      if (all >= 2) mbarrier_wait(shared + Shared::EMPTY + 8 * stage, (all / 2 - 1) & 1);
+      store_weights(s, shared + Shared::WEIGHTS + stage * TILE, r, lane);
+      if ((lane & 3) == 0) {
+        float* factors = (float*)(memory + Shared::FACTOR) + stage * 64;
+        factors[r] = f0, factors[r + 8] = f1;
+        if (n == item.blocks - 1) {
+          float* ends = (float*)(memory + Shared::END) + (k & 1) * 128;
+          ends[r] = m0, ends[r + 8] = m1, ends[64 + r] = l0, ends[72 + r] = l1;
+        }
       }
+      if (n == 0 && thread == 0) *item_at(memory, k) = item;
+      fence_proxy_async();
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(shared + Shared::READY + 8 * stage);
     }
-  };
-  if constexpr (SIDE == 0) {
-    scores(0), wgmma_wait<0>(), weights(0), publish(0);
-    for (int n = 0; n + 2 < num_blocks; n += 2) values(n), turn(n + 1);
-    values(num_blocks - 2), values(num_blocks - 1);
-  } else {
-    for (int n = 0; n < num_blocks; n += 2) turn(n), values(n + 1);
+    item = next_item(call, item.number + gridDim.x, total, row);
+    if (item.number < 0) {
+      if (all >= 2) mbarrier_wait(shared + Shared::EMPTY + 8 * (all & 1), (all / 2 - 1) & 1);
+      if (thread == 0) *item_at(memory, k + 1) = item;
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(shared + Shared::READY + 8 * (all & 1));
+    }
   }
 }
 
-template <int SCHEDULE>
-__device__ __forceinline__ void prepare(uint32_t shared) {
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared::STAGES * PARTS; ++i) mbarrier_init(shared + Shared::FULL + 8 * i, 8);
-    for (int i = 0; i < Shared::STAGES; ++i) {
-      mbarrier_init(shared + Shared::EMPTY + 8 * i, SCHEDULE == SCORES ? 4 : 8);
-      mbarrier_init(shared + Shared::READY + 8 * i, 4);
+// A summing warpgroup: half SIDE of the columns of every block.
+template <int SIDE>
+__device__ __forceinline__ void sum_items(const Call& call, uint8_t* memory, uint32_t shared) {
+  const int lane = threadIdx.x & 31, r = ((threadIdx.x & 127) >> 5) * 16 + (lane >> 2);
+  int all = 0;
+  for (int k = 0;; ++k) {
+    mbarrier_wait(shared + Shared::READY + 8 * (all & 1), (all >> 1) & 1);
+    const Item* item = item_at(memory, k);
+    if (item->number < 0) return;
+    float o[128];
+    Ends ends;
+#pragma unroll
+    for (int i = 0; i < 128; ++i) o[i] = 0.f;
+    for (int left = item->blocks; left > 0; --left, ++all) {
+      const int stage = all & 1;
+      mbarrier_wait(shared + Shared::READY + 8 * stage, (all >> 1) & 1);
+      fence_proxy_async();
+      rescale(o, (const float*)(memory + Shared::FACTOR) + stage * 64, r);
+      issue_values(o, shared + Shared::WEIGHTS + stage * TILE,
+                   shared + Shared::KEYS + stage * Shared::STAGE + SIDE * 4 * TILE);
+      wgmma_wait<0>();
+      wgmma_hold(o);
+      if (left == 1) {
+        const float* found = (const float*)(memory + Shared::END) + (k & 1) * 128 + r;
+        ends = {found[0], found[8], found[64], found[72]};
+      }
+      if (lane == 0) mbarrier_arrive(shared + Shared::EMPTY + 8 * stage);
     }
-    fence_barrier_init();
+    write(call, *item, o, SIDE * 256, ends);
   }
 }
 
-__global__ void __launch_bounds__(512, 1) attend(const __grid_constant__ Call call) {
+// A program takes items blockIdx.x, blockIdx.x + gridDim.x, ...
+__global__ void __launch_bounds__(512, 1) attend(const __grid_constant__ Call call, int total) {
   uint8_t* memory = shared_start();
   const uint32_t shared = shared_address(memory);
-  const int groups = call.heads / 64, most_chunks = (call.most_blocks + CHUNK - 1) / CHUNK;
-  Unit unit;
-  unit.number = blockIdx.x / most_chunks, unit.chunk = blockIdx.x % most_chunks;
-  const Row row = find_row(call, unit.number / groups);
-  if (unit.chunk >= row.chunks) return;
-  unit.head = unit.number % groups * 64, unit.out = (call.first + unit.number / groups) * call.heads + unit.head;
-  const int first = unit.chunk * CHUNK, num_blocks = min(row.blocks - first, CHUNK), side = threadIdx.x >> 7;
-  prepare<WHOLE>(shared);
-  int* slots = (int*)(memory + Shared::SLOTS);
-  find_slots(call, row, first, first + num_blocks, slots);
-  __syncthreads();
-  if (side >= 2) {
-    give_registers<64>();
-    bring_keys(call, num_blocks, slots, shared);
-    return;
+  prefetch_picks(call, blockIdx.x / call.most_chunks / (call.heads / 64));
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2; ++i) {
+      mbarrier_init(shared + Shared::FULL + 8 * i, 4);
+      mbarrier_init(shared + Shared::EMPTY + 8 * i, 8);
+      mbarrier_init(shared + Shared::READY + 8 * i, 4);
+    }
+    for (int i = 0; i < 8; ++i) mbarrier_init(shared + Shared::RAW_FULL + 8 * i, 1);
+    fence_barrier_init();
   }
-  take_registers<192>();
-  bring_query(call.query + ((size_t)row.query * call.heads + unit.head) * DIM, shared);
-  float o[128];
-#pragma unroll
-  for (int i = 0; i < 128; ++i) o[i] = 0.f;
-  if (side == 0) run_chain<0>(call, o, num_blocks, memory, shared);
-  else run_chain<1>(call, o, num_blocks, memory, shared);
-  // Staged over stage 0: its last block has been used by both before the last weights were made.
-  named_barrier_sync(2 + side, 128);
-  write(call, row, unit, o, side * 256, (float*)(memory + Shared::REFERENCE) + 64, (float*)(memory + Shared::SUM) + 64,
-        shared + Shared::KEYS + side * 4 * TILE, 2 + side);
+  Row row;
+  const Item item = next_item(call, blockIdx.x, total, row);
+  if (item.number < 0) return;
+  __syncthreads();
+  const int role = threadIdx.x >> 7;
+  if (role == 3) {
+    give_registers<64>();
+    bring_items(call, row, item, total, memory, shared);
+  } else if (role == 0) {
+    score_items(call, row, item, total, memory, shared);
+  } else {
+    take_registers<160>();
+    if (role == 1) sum_items<0>(call, memory, shared);
+    else sum_items<1>(call, memory, shared);
+  }
 }
 
 // --- scores, then values -------------------------------------------------------------------------------------------
 
+// Issues the scores of a block, whose keys may still be arriving part by part.
+__device__ __forceinline__ void issue_scores(float (&s)[32], int stage, int parity, uint32_t shared) {
+  using S = SharedScores;
+  uint64_t q = operand(shared + S::QUERY, 16, 1024), k = operand(shared + S::KEYS + stage * S::STAGE, 16, 1024);
+  asm volatile("" : "+l"(q), "+l"(k));  // opaque: or the compiler keeps all descriptors live across blocks and spills
+  wgmma_hold(s);
+  wgmma_fence();
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (i % (8 / S::PARTS) == 0) {
+      mbarrier_wait(shared + S::FULL + 8 * (stage * S::PARTS + i / (8 / S::PARTS)), parity);
+      fence_proxy_async();
+      wgmma_fence();
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) mma_n64(s, q + i * (TILE >> 4) + j * 2, k + i * (TILE >> 4) + j * 2, i + j);
+  }
+  wgmma_commit();
+}
+
 // Raw scores, in a thread's own order, and maxima of `each` blocks of a row. grid (runs of blocks, units)
 __global__ void __launch_bounds__(512, 1) scores(const __grid_constant__ Call call, int each) {
+  using S = SharedScores;
   uint8_t* memory = shared_start();
   const uint32_t shared = shared_address(memory);
   const int groups = call.heads / 64, number = blockIdx.y, head = number % groups * 64, first = blockIdx.x * each;
   grid_dependency_launch();
+  prefetch_picks(call, number / groups);
   const Row row = find_row(call, number / groups);
   const int num_blocks = min(row.blocks - first, each);
   if (num_blocks <= 0) return;
-  prepare<SCORES>(shared);
-  int* slots = (int*)(memory + Shared::SLOTS);
-  find_slots(call, row, first, first + num_blocks, slots);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 2 * S::PARTS; ++i) mbarrier_init(shared + S::FULL + 8 * i, 8);
+    for (int i = 0; i < 2; ++i) mbarrier_init(shared + S::EMPTY + 8 * i, 4);
+    fence_barrier_init();
+  }
+  int* slots = (int*)(memory + S::SLOTS);
+  find_slots(call, row, first, num_blocks, slots, threadIdx.x, 512);
   __syncthreads();
   if (threadIdx.x >= 256) return bring_keys(call, num_blocks, slots, shared);
-  bring_query(call.query + ((size_t)row.query * call.heads + head) * DIM, shared);
+  bring_query<256, 0>(call.query + ((size_t)row.query * call.heads + head) * DIM, shared + S::QUERY, threadIdx.x);
+  fence_proxy_async();
+  named_barrier_sync(1, 256);
   const int side = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31;
   const int r = (thread >> 5) * 16 + (lane >> 2);
   float s[32];
@@ -768,7 +965,7 @@ __global__ void __launch_bounds__(512, 1) scores(const __grid_constant__ Call ca
     issue_scores(s, side, (n >> 1) & 1, shared);
     wgmma_wait<0>();
     wgmma_hold(s);
-    if (lane == 0) mbarrier_arrive(shared + Shared::EMPTY + 8 * side);
+    if (lane == 0) mbarrier_arrive(shared + S::EMPTY + 8 * side);
     hide_unseen(s, slots + n * BLOCK, lane);
     float top0, top1;
     maxima_of(s, top0, top1);
@@ -799,13 +996,11 @@ __global__ void __launch_bounds__(896, 1) values(const __grid_constant__ Call ca
   constexpr int N = WIDTH / 4;
   uint8_t* memory = shared_start();
   const uint32_t shared = shared_address(memory);
-  const int groups = call.heads / 64, slices = DIM / WIDTH, slice = blockIdx.x % slices;
-  Unit unit;
-  unit.number = blockIdx.y, unit.chunk = blockIdx.x / slices;
-  const Row row = find_row(call, unit.number / groups);
-  if (unit.chunk >= row.chunks) return;
-  unit.head = unit.number % groups * 64, unit.out = (call.first + unit.number / groups) * call.heads + unit.head;
-  const int first = unit.chunk * CHUNK, num_blocks = min(row.blocks - first, CHUNK);
+  const int slices = DIM / WIDTH, slice = blockIdx.x % slices, unit = blockIdx.y, chunk = blockIdx.x / slices;
+  prefetch_picks(call, unit / (call.heads / 64));
+  const Row row = find_row(call, unit / (call.heads / 64));
+  if (chunk >= row.chunks) return;
+  const int first = chunk * CHUNK, num_blocks = min(row.blocks - first, CHUNK);
   const uint32_t full = shared + S::FULL, empty = shared + S::EMPTY, ready = shared + S::READY, free = shared + S::FREE;
   if (threadIdx.x == 0) {
     for (int i = 0; i < S::STAGES; ++i) mbarrier_init(full + 8 * i, 8), mbarrier_init(empty + 8 * i, 8);
@@ -813,7 +1008,7 @@ __global__ void __launch_bounds__(896, 1) values(const __grid_constant__ Call ca
     fence_barrier_init();
   }
   int* slots = (int*)(memory + S::SLOTS);
-  find_slots(call, row, first, first + num_blocks, slots);
+  find_slots(call, row, first, num_blocks, slots, threadIdx.x, 896);
   __syncthreads();
   const int side = threadIdx.x >> 7, thread = threadIdx.x & 127, lane = thread & 31;
   const int r = (thread >> 5) * 16 + (lane >> 2);
@@ -826,7 +1021,7 @@ __global__ void __launch_bounds__(896, 1) values(const __grid_constant__ Call ca
   }
   if (side >= 4) {
     const int maker = side - 4;
-    const size_t item = (size_t)unit.number * call.most_blocks + first;
+    const size_t item = (size_t)unit * call.most_blocks + first;
     const float* found = call.scores + item * 4096;
     grid_dependency_wait();
     float s[32];
@@ -865,7 +1060,7 @@ __global__ void __launch_bounds__(896, 1) values(const __grid_constant__ Call ca
     mbarrier_wait(ready + 8 * place, (n / S::WAITING) & 1);
     rescale(o, factors + n * 64, r);
     mbarrier_wait(full + 8 * stage, (n / S::STAGES) & 1);
-    if (READER_FENCES) fence_proxy_async();
+    fence_proxy_async();
     const int column = side * (WIDTH / 2);
     issue_values(o, shared + S::WEIGHTS + place * TILE,
                  shared + S::KEYS + stage * S::STAGE + (column >> 6) * TILE + (column & 63) * 2);
@@ -880,8 +1075,9 @@ __global__ void __launch_bounds__(896, 1) values(const __grid_constant__ Call ca
   float* last = sums + (num_blocks - 1) * 64;
   if (side == 0 && thread < BLOCK) last[thread] = sum;
   named_barrier_sync(1, 256);
-  write(call, row, unit, o, slice * WIDTH + side * (WIDTH / 2), references + (num_blocks - 1) * 64, last,
-        shared + S::KEYS + side * (BLOCK * WIDTH), 2 + side);
+  const float* reference = references + (num_blocks - 1) * 64;
+  const Item item = {unit * call.most_chunks + chunk, row.query, num_blocks, row.chunks};
+  write(call, item, o, slice * WIDTH + side * (WIDTH / 2), {reference[r], reference[r + 8], last[r], last[r + 8]});
 }
 
 // --- fold ----------------------------------------------------------------------------------------------------------
@@ -893,7 +1089,7 @@ __global__ void __launch_bounds__(256) fold(const __grid_constant__ Call call) {
   const Row row = find_row(call, number / groups);
   if (row.chunks <= 1) return;
   grid_dependency_wait();
-  const size_t item = (size_t)number * ((call.most_blocks + CHUNK - 1) / CHUNK);
+  const size_t item = (size_t)number * call.most_chunks;
   const float* sums = call.sums + item * 128;
   float m0 = -1e30f, m1 = -1e30f;
   for (int k = 0; k < row.chunks; ++k) {
@@ -924,7 +1120,7 @@ __global__ void __launch_bounds__(256) fold(const __grid_constant__ Call call) {
   for (int j = 0; j < 2; ++j) {
     uint32_t a, b;
     const int column = (eight + j) * 8;
-    finish(call, row, (const float*)&total[j], i0, i1, column, lane, a, b);
+    finish(call, row.query, (const float*)&total[j], i0, i1, column, lane, a, b);
     *(uint32_t*)(target + (size_t)r * DIM + column + (lane & 3) * 2) = a;
     *(uint32_t*)(target + (size_t)(r + 8) * DIM + column + (lane & 3) * 2) = b;
   }
@@ -954,15 +1150,18 @@ using namespace attention;
 extern "C" int sparse_attention(void* const* tensors, const int* sizes, float scale, int each, int width, int depth, void* stream) {
   Call call;
   memcpy(&call, tensors, 18 * sizeof(void*));
-  memcpy(&call.first, sizes, 13 * sizeof(int));
-  call.scale = scale * LOG2_E;
-  const int units = sizes[13] * (call.heads / 64), chunks = (call.most_blocks + CHUNK - 1) / CHUNK;
+  memcpy(&call.first, sizes, 14 * sizeof(int));
+  call.scale = scale * LOG2_E, call.tolerance = 8.f / call.scale, call.most_chunks = (call.most_blocks + CHUNK - 1) / CHUNK;
+  int device, programs;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&programs, cudaDevAttrMultiProcessorCount, device);
+  const int units = sizes[14] * (call.heads / 64), chunks = call.most_chunks;
   const cudaStream_t on = (cudaStream_t)stream;
   int error;
   if (each == 0) {
-    error = launch(attend, dim3(units * chunks), 512, Shared::BYTES, false, on, call);
+    error = launch(attend, dim3(min(units * chunks, programs)), 512, Shared::BYTES, false, on, call, units * chunks);
   } else {
-    error = launch(scores, dim3((call.most_blocks + each - 1) / each, units), 512, Shared::BYTES, false, on, call, each);
+    error = launch(scores, dim3((call.most_blocks + each - 1) / each, units), 512, SharedScores::BYTES, false, on, call, each);
     if (error) return error;
     const dim3 grid(DIM / width * chunks, units);
     if (width == 64 && depth == 4) error = launch(values<64, 4>, grid, 896, SharedValues<64>::BYTES, true, on, call);

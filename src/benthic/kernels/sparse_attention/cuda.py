@@ -91,7 +91,7 @@ class _Call:
         self.out = query.new_empty(self.num_rows, query.shape[1], DIM)
         self.num_picks = 0 if picks is None else picks.shape[-1]
         entries = tiles.max_visible if picks is None else min(self.num_picks, tiles.max_visible)
-        self.most_blocks = (2 + -(-entries // BLOCK) + 1) // 2 * 2
+        self.most_blocks = 2 + -(-entries // BLOCK)
         self.num_chunks = -(-self.most_blocks // CHUNK)
         rope = (None, None) if inverse_rope is None else inverse_rope
         self.tensors = [
@@ -127,7 +127,7 @@ class _Call:
         entry_pages = 0 if tiles.entry_table is None else tiles.entry_table.shape[1]
         sizes = [first, self.out.shape[1], tiles.rows_per_tile, self.num_picks, self.most_blocks]
         sizes += [tiles.window_table.shape[1], tiles.window_page, tiles.window, entry_pages, tiles.entry_page]
-        sizes += [tiles.entry_base, tiles.ratio, self.keys.data.shape[1], count]
+        sizes += [tiles.entry_base, tiles.ratio, self.keys.data.shape[1], tiles.queries.shape[0], count]
         stream = torch.cuda.current_stream(device).cuda_stream
         pointers, integers = (ctypes.c_void_p * len(addresses))(*addresses), (ctypes.c_int * len(sizes))(*sizes)
         _kernels()(pointers, integers, self.scale, each, width, depth, stream)
