@@ -14,8 +14,7 @@ __device__ __forceinline__ uint32_t rounded(float a, float b) {
 // Turns a rotary pair back by its row's angle, as `apply_rope` does to the rounded result.
 __device__ __forceinline__ uint32_t turned_back(uint32_t pair, float cosine, float sine) {
   const float a = __uint_as_float(pair << 16), b = __uint_as_float(pair & 0xffff0000u);
-  return rounded(__fadd_rn(__fmul_rn(a, cosine), __fmul_rn(b, sine)),
-                 __fsub_rn(__fmul_rn(b, cosine), __fmul_rn(a, sine)));
+  return rounded(__fmaf_rn(a, cosine, __fmul_rn(b, sine)), __fmaf_rn(a, -sine, __fmul_rn(b, cosine)));
 }
 // Eight columns `column` .. of rows r and r + 8, divided and rounded, in the order of the result.
 __device__ __forceinline__ void finish(const Call& call, int query, const float* o, float i0, float i1, int column,
