@@ -21,7 +21,7 @@ from tests.exactness.families import CONFIGS
 from tests.journeys.small_model import ASSETS
 
 MIB = 1 << 20
-MAX_LEN = 8192
+MAX_LEN = 16384
 
 
 def long_model(max_len: int = MAX_LEN, family: str = "V4") -> Transformer:
@@ -78,8 +78,7 @@ def test_no_chunk_of_the_longest_context_takes_more_than_was_set_aside(family: s
     command = [sys.executable, "-c", MEASURE, str(8 * MIB), family]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     measured, total, taken = (int(word) for word in done.stdout.split())
-    # Resident memory moves by some pages from run to run; half says that the measurement saw a pass at all.
-    assert measured / 2 < taken <= total <= measured + 8 * MIB
+    assert measured < taken <= total <= measured + 8 * MIB
 
 
 def test_the_setting_reaches_attention_and_is_attentions_default(monkeypatch: pytest.MonkeyPatch) -> None:
