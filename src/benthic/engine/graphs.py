@@ -93,8 +93,7 @@ class CudaGraphs:
         return _Replay(graph, result, run)
 
     def forget(self) -> None:
-        """See `Graphs`. Memory that the last graph of all has left cannot be shared anew."""
-        self._pool = torch.cuda.graph_pool_handle()
+        """See `Graphs`."""
         torch.cuda.empty_cache()
 
 

@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.hyper_boundary import hyper_boundary, hyper_exit
-from benthic.kernels.hyper_connection import hyper_post
-from benthic.kernels.precision import wide
+from benthic.kernels.hyper_boundary import hyper_boundary, hyper_exit, merged
 from benthic.models.config import ModelConfig
 from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.residual import Entered, Unmerged
@@ -49,9 +47,8 @@ class HyperSite(nn.Module):
         """See `Site`."""
         if isinstance(before, Tensor):
             return before
-        assert before.output is not None and before.post is not None and before.comb is not None, "nothing was left"
-        output = before.output if before.addend is None else wide(before.output) + wide(before.addend)
-        return hyper_post(output.to(before.streams.dtype), before.streams, before.post, before.comb)
+        assert before.output is not None, "nothing was left"
+        return merged(before.output, before.addend, before.streams, before.post, before.comb)
 
 
 class HyperHead(nn.Module):

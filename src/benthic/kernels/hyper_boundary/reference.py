@@ -36,9 +36,14 @@ class Exit(NamedTuple):
 
 
 def merged(
-    output: Tensor | None, addend: Tensor | None, streams: Tensor, post: Tensor | None, comb: Tensor | None, impl: Impl
+    output: Tensor | None,
+    addend: Tensor | None,
+    streams: Tensor,
+    post: Tensor | None,
+    comb: Tensor | None,
+    impl: Impl = "auto",
 ) -> Tensor:
-    """The streams after the closing sub-layer; as they are where none closes."""
+    """The streams [R, n, D] after the closing sub-layer; as they are where none closes. See `hyper_boundary`."""
     if output is None:
         return streams
     assert post is not None and comb is not None, "an output comes back with the post and comb of its boundary"
