@@ -35,7 +35,8 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
         model = load_model(
             folder, device=place, dtype=dtype, numerics=spec.numerics, weights=spec.engine.weights
         ).freeze()
-        engine = Engine(model, spec.engine, measures_pass=True)
+        masks = None if spec.masks is None else spec.masks(str(folder), model.config.vocab_size)
+        engine = Engine(model, spec.engine, measures_pass=True, masks=masks)
         warm_up(engine)
     facts = EngineFacts(
         max_model_len=engine.max_model_len,

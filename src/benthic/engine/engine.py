@@ -24,6 +24,7 @@ from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
 from benthic.engine.drafting import Drafter
 from benthic.engine.extras import ExtrasBuffer
+from benthic.engine.grammar import MaskSource
 from benthic.engine.graphs import Graphs
 from benthic.engine.memory_plan import plan_memory
 from benthic.engine.pending import PendingStep
@@ -60,6 +61,7 @@ class Engine:
         capacity: of the cache, instead of what memory allows.
         measures_pass: run the largest pass to see what it takes, also where memory is plenty.
         graphs: records decoding passes, instead of what the device has.
+        masks: reads the grammars of requests; None: requests with one are refused.
         clock: seconds; deadlines and reports follow it.
 
     Raises:
@@ -75,10 +77,11 @@ class Engine:
         capacity: CacheCapacity | None = None,
         measures_pass: bool = False,
         graphs: Graphs | None = None,
+        masks: MaskSource | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config or EngineConfig()
-        self._model, self._graphs, self._clock = model, graphs, clock
+        self._model, self._graphs, self._masks, self._clock = model, graphs, masks, clock
         self._hold_threads()
         self._drafter = make_drafter(model, self.config) if drafter is None else drafter
         self.budget: Budget | None = None
@@ -89,7 +92,7 @@ class Engine:
             capacity = self.budget.capacity
         self._capacity = capacity
         self.max_model_len = capacity.max_len
-        self._checks = RequestChecks(model.config, self.config, self.max_model_len)
+        self._checks = RequestChecks(model.config, self.config, self.max_model_len, reads_grammars=masks is not None)
         self._fingerprint = fingerprint(model, self.config)
         self._versions = WeightVersions(0)
         self._counters = Counters()

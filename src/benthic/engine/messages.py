@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from benthic.engine.config import EngineConfig
+from benthic.engine.grammar import MaskFactory
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.stats import EngineStats
 
@@ -161,6 +162,8 @@ class EngineSpec:
     engine: EngineConfig = field(default_factory=EngineConfig)
     factory: str = "benthic.engine.build:build_engine"
     """`module:function` that makes a `BuiltEngine` of this record, in the child."""
+    masks: MaskFactory | None = None
+    """Makes, in the child, what reads the grammars of requests; None: requests with one are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

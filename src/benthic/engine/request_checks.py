@@ -11,8 +11,11 @@ from benthic.models.config import ModelConfig
 class RequestChecks:
     """Checks requests against a model and the engine's budgets."""
 
-    def __init__(self, model: ModelConfig, config: EngineConfig, max_model_len: int) -> None:
+    def __init__(
+        self, model: ModelConfig, config: EngineConfig, max_model_len: int, *, reads_grammars: bool = False
+    ) -> None:
         self._model, self._config, self._max_model_len = model, config, max_model_len
+        self._reads_grammars = reads_grammars
 
     def check(self, request: Request) -> None:
         """Whether the engine can serve the request at all.
@@ -34,6 +37,11 @@ class RequestChecks:
             )
         self.check_ids(prompt, "prompt")
         self._check_min_tokens(request)
+        if params.grammar is not None and not self._reads_grammars:
+            raise RequestError(
+                "the request has a grammar and the engine has nobody who reads one; start it with a source of masks",
+                param="grammar",
+            )
         for name, ids in params.named_ids():
             self.check_ids(ids, name)
         for name, wanted, kept in (

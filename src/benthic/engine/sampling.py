@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benthic.engine.grammar import Grammar
 from benthic.errors import RequestError, shown
 
 MAX_LOGPROBS = 64
@@ -23,8 +24,8 @@ class SamplingParams:
     same seed gives the same tokens at any load.
 
     The logits of a position are changed in this order, each step only where it is asked for: repetition penalty,
-    frequency and presence penalty, logit_bias, tokens forbidden by min_tokens, the thinking budget; then temperature,
-    top_k, top_p, min_p. Reported log-probabilities are of the raw logits, before all of it.
+    frequency and presence penalty, logit_bias, tokens forbidden by min_tokens, the thinking budget, the grammar; then
+    temperature, top_k, top_p, min_p. Reported log-probabilities are of the raw logits, before all of it.
 
     Raises:
         RequestError: a field is out of range; `param` names it.
@@ -73,6 +74,8 @@ class SamplingParams:
     """The token that ends the reasoning of a reply which begins with reasoning; None: it has none."""
     thinking_budget: int | None = None
     """Reasoning tokens at most: after so many without `reasoning_end_id`, that is the next token (None: no bound)."""
+    grammar: Grammar | None = None
+    """What the answer must spell; the engine must have been given somebody who reads grammars (`masks`)."""
     return_routes: bool = False
     """The output says which experts each token went to; the engine must keep them (`keep_routes`)."""
     return_picks: bool = False
@@ -105,6 +108,7 @@ class SamplingParams:
         _require_int("min_tokens", self.min_tokens, 0)
         self._check_stops()
         self._check_thinking()
+        self._check_grammar()
 
     @property
     def needs_history(self) -> bool:
@@ -114,6 +118,7 @@ class SamplingParams:
             or self.frequency_penalty != 0.0
             or self.repetition_penalty != 1.0
             or self.thinking_budget is not None
+            or self.grammar is not None
         )
 
     @property
@@ -125,7 +130,13 @@ class SamplingParams:
         """(field, token ids in it), for whoever knows the vocabulary."""
         end = () if self.reasoning_end_id is None else (self.reasoning_end_id,)
         biased = tuple(token for token, _ in self.logit_bias)
-        return (("stop_token_ids", self.stop_token_ids), ("logit_bias", biased), ("reasoning_end_id", end))
+        after = () if self.grammar is None or self.grammar.starts_after is None else (self.grammar.starts_after,)
+        return (
+            ("stop_token_ids", self.stop_token_ids),
+            ("logit_bias", biased),
+            ("reasoning_end_id", end),
+            ("grammar.starts_after", after),
+        )
 
     def _check_thinking(self) -> None:
         if self.reasoning_end_id is not None:
@@ -139,6 +150,14 @@ class SamplingParams:
                 "a budget needs the id of the token that ends the reasoning",
                 param="reasoning_end_id",
             )
+
+    def _check_grammar(self) -> None:
+        if self.grammar is None:
+            return
+        if not isinstance(self.grammar, Grammar):
+            raise RequestError(f"grammar is {shown(self.grammar)}; it must be a compiled Grammar", param="grammar")
+        if self.grammar.starts_after is not None:
+            _require_int("grammar.starts_after", self.grammar.starts_after, 0, MAX_INT32)
 
     def _check_stops(self) -> None:
         for text in self.stop:
