@@ -17,9 +17,10 @@ from benthic import __version__
 from benthic.errors import BenthicError, Cancelled
 from benthic.server.completions import completions
 from benthic.server.control import CONTROL_PATHS, add_control_routes
+from benthic.server.envelopes import error_body
 from benthic.server.errors import ApiError, api_error
 from benthic.server.metrics import CONTENT_TYPE
-from benthic.server.protocols import converse
+from benthic.server.protocol_routes import add_protocol_routes, body_example
 from benthic.server.service import Service
 from benthic.server.tokens import detokenize, tokenize, tokenizer_info
 
@@ -44,6 +45,7 @@ def create_app(service: Service) -> FastAPI:
     # No page at /docs: FastAPI's loads its scripts from the internet.
     app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_routes(app, service)
+    add_protocol_routes(app, service)
     if service.config.admin_key is not None:
         add_control_routes(app, service)
     for kind in (ApiError, BenthicError, HTTPException, ClientDisconnect, Exception):
@@ -77,7 +79,7 @@ class Door:
             refusal = ApiError(
                 401, "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'", code="invalid_api_key"
             )
-            await _to_response(refusal)(scope, receive, counting_send)
+            await _to_response(scope["path"], refusal)(scope, receive, counting_send)
             return
         await self._app(scope, receive, counting_send)
 
@@ -111,13 +113,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         service.check_model(model_id)
         return service.model_card()
 
-    asked = {"role": "user", "content": _QUESTION}
-
-    @app.post("/v1/chat/completions", openapi_extra=_body(model=service.name, messages=[asked], stream=False))
-    async def chat(request: Request) -> Response:
-        return await converse(service, request, "chat")
-
-    @app.post("/v1/completions", openapi_extra=_body(model=service.name, prompt=_QUESTION, max_tokens=32))
+    @app.post("/v1/completions", openapi_extra=body_example(model=service.name, prompt=_QUESTION, max_tokens=32))
     async def complete(request: Request) -> Response:
         return await completions(service, request)
 
@@ -126,42 +122,34 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def info() -> Response:
         return tokenizer_info(service)
 
-    @app.post("/tokenize", openapi_extra=_body(prompt=_QUESTION))
+    @app.post("/tokenize", openapi_extra=body_example(prompt=_QUESTION))
     async def to_ids(request: Request) -> Response:
         return await tokenize(service, request)
 
-    @app.post("/detokenize", openapi_extra=_body(tokens=[0]))
+    @app.post("/detokenize", openapi_extra=body_example(tokens=[0]))
     async def to_text(request: Request) -> Response:
         return await detokenize(service, request)
 
 
-def _body(**example: Any) -> dict[str, Any]:
-    """What /openapi.json shows of a body: the endpoints read and judge their fields themselves."""
-    content = {"application/json": {"schema": {"type": "object", "example": example}}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
 def _answer(request: Request, error: Exception) -> Response:
+    path = request.url.path
     match error:
         case ClientDisconnect() | Cancelled():
             return Response(status_code=_CLIENT_LEFT)
         case HTTPException(status_code=404):
-            return _to_response(
-                ApiError(
-                    404, f"no such route: {request.method} {request.url.path}; see /openapi.json", code="unknown_url"
-                )
-            )
+            message = f"no such route: {request.method} {path}; see /openapi.json"
+            return _to_response(path, ApiError(404, message, code="unknown_url"))
         case HTTPException(status_code=405):
             allowed = _allowed_methods(request)
-            message = f"{request.method} {request.url.path}: this route takes {allowed}"
-            return _to_response(ApiError(405, message, code="method_not_allowed"), {"allow": allowed})
+            message = f"{request.method} {path}: this route takes {allowed}"
+            return _to_response(path, ApiError(405, message, code="method_not_allowed"), {"allow": allowed})
         case HTTPException():
-            message = f"{request.method} {request.url.path}: {error.detail}"
-            return _to_response(ApiError(error.status_code, message), dict(error.headers or {}))
+            message = f"{request.method} {path}: {error.detail}"
+            return _to_response(path, ApiError(error.status_code, message), dict(error.headers or {}))
     answer = api_error(error)
     if answer.status >= 500 and not isinstance(error, ApiError):
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return _to_response(answer)
+        _log.error("%s %s failed", request.method, path, exc_info=error)
+    return _to_response(path, answer)
 
 
 def _allowed_methods(request: Request) -> str:
@@ -169,8 +157,8 @@ def _allowed_methods(request: Request) -> str:
     return ", ".join(sorted({method for route in matching for method in getattr(route, "methods", None) or ()}))
 
 
-def _to_response(error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
-    return JSONResponse(error.body(), status_code=error.status, headers=error.headers() | (headers or {}))
+def _to_response(path: str, error: ApiError, headers: dict[str, str] | None = None) -> JSONResponse:
+    return JSONResponse(error_body(path, error), status_code=error.status, headers=error.headers() | (headers or {}))
 
 
 def _has_key(request: Request, key: str) -> bool:
