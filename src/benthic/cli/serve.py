@@ -52,6 +52,8 @@ def serve(
     service = open_service(choice, server=options.server, engine=options.engine)
     if service.facts.budget:
         typer.echo(service.facts.budget, err=True)
+    for line in service.facts.start.lines():
+        typer.echo(line, err=True)
     has_key = options.server.api_key is not None
     DrainingServer(
         create_app(service),

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
@@ -11,6 +12,7 @@ from benthic.engine.factory import BuiltEngine
 from benthic.engine.messages import EngineFacts, EngineSpec
 from benthic.engine.request import Request
 from benthic.engine.sampling import SamplingParams
+from benthic.engine.start_report import StartReport, features_of
 from benthic.kernels.compiling import announced_compilation
 from benthic.models.checkpoint.load import load_model, resolve
 from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
@@ -31,13 +33,15 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
     prepare_products(spec.engine.num_threads)
     place, dtype = chosen_device(spec.device), chosen_dtype(spec.dtype)
     folder = resolve(spec.model)
+    began_s = time.monotonic()
     with announced_compilation(lambda: logger.warning("compiling CPU kernels, once: up to half a minute ...")):
         model = load_model(
             folder, device=place, dtype=dtype, numerics=spec.numerics, weights=spec.engine.weights
         ).freeze()
+        loaded_s = time.monotonic()
         masks = None if spec.masks is None else spec.masks(str(folder), model.config.vocab_size)
         engine = Engine(model, spec.engine, measures_pass=True, masks=masks)
-        warm_up(engine)
+        warmed = warm_up(engine)
     facts = EngineFacts(
         max_model_len=engine.max_model_len,
         vocab_size=model.config.vocab_size,
@@ -45,20 +49,40 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
         folder=str(folder),
         budget="\n".join(engine.budget.lines()) if engine.budget is not None else "",
         pid=os.getpid(),
+        start=StartReport(
+            device=str(model.device),
+            features=features_of(model, spec.engine, engine.overlap_steps),
+            warmed=warmed,
+            weight_load_s=loaded_s - began_s,
+            warm_up_s=time.monotonic() - loaded_s,
+        ),
     )
     return BuiltEngine(engine, facts)
 
 
-def warm_up(engine: Engine) -> None:
-    """Captures passes and answers one request before the first client does: kernels are compiled on their first use."""
-    engine.warm_up(_progress())
+def warm_up(engine: Engine) -> tuple[str, ...]:
+    """Captures passes and answers one request before the first client does: kernels are compiled on their first use.
+
+    Returns:
+        What ran, for people.
+    """
+    warmed: list[str] = []
+    announce = _progress()
+
+    def say(text: str) -> None:
+        announce(text)
+        warmed.append(text)
+
+    engine.warm_up(say)
     prompt = tuple(range(min(_WARM_UP_LEN, engine.max_model_len - 2)))
     params = SamplingParams(max_tokens=2, ignore_eos=True, logprobs=1)
     engine.add(Request(request_id="warm-up", prompt_ids=prompt, params=params))
     while engine.has_work():
         engine.step()
     engine.flush()
-    logger.info("warmed up: a prompt of %d tokens and 2 decoded ones", len(prompt))
+    warmed.append(f"a prompt of {len(prompt)} tokens and 2 decoded ones")
+    logger.info("warmed up: %s", warmed[-1])
+    return tuple(warmed)
 
 
 def _progress() -> Callable[[str], None]:

@@ -140,6 +140,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Returns after `Close`, when everything live has been answered."""
+        self._report([], always=True)
         while not self._is_closing:
             self._take_commands(wait_s=0.0 if self._engine.has_work() else self._engine.idle_s())
             if self._engine.has_work() and not self._is_closing:

@@ -259,6 +259,11 @@ class Engine:
         """Waits for what is in flight; the engine is not to be used any more."""
         self._parts.runner.close()
 
+    @property
+    def overlap_steps(self) -> int:
+        """Passes in flight while the next is planned."""
+        return self._parts.overlap_steps
+
     def warm_up(self, say: Callable[[str], None]) -> None:
         """Captures what can be captured, so that no request waits for it; `say` is told what is being done."""
         self._hold_threads()
@@ -268,7 +273,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Figures of this moment."""
-        return self._counters.stats(self._parts.scheduler, self._parts.cache.stats(), self._versions.current)
+        figures = self._counters.stats(self._parts.scheduler, self._parts.cache.stats(), self._versions.current)
+        return replace(figures, is_paused=self._is_paused)
 
     def check_laws(self) -> None:
         """Asserts the conservation of pages, windows and rows. Slow."""

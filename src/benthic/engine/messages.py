@@ -15,6 +15,7 @@ from typing import Any, Literal
 from benthic.engine.config import EngineConfig
 from benthic.engine.grammar import MaskFactory
 from benthic.engine.request import Event, FinishReason, Request
+from benthic.engine.start_report import StartReport
 from benthic.engine.stats import EngineStats
 
 PauseMode = Literal["abort", "keep", "retract"]
@@ -103,6 +104,7 @@ class EngineFacts:
     """The table of what memory is used for, ready to print."""
     pid: int = 0
     """Process in which it runs."""
+    start: StartReport = field(default_factory=StartReport)
 
 
 @dataclass(frozen=True, slots=True)

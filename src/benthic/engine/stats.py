@@ -35,6 +35,8 @@ class EngineStats:
     num_evicted_pages: int = 0
     num_evicted_windows: int = 0
     weight_version: int = 0
+    is_paused: bool = False
+    """Whether no token is computed until somebody ends the pause."""
     needs_weights: bool = False
     """Whether the weights were lost: nothing is computed until an update brings new ones."""
 

@@ -22,9 +22,10 @@ from benthic.server.errors import ApiError, api_error
 from benthic.server.metrics import CONTENT_TYPE
 from benthic.server.protocol_routes import add_protocol_routes, body_example
 from benthic.server.service import Service
+from benthic.server.status_routes import READY_PATH, add_status_routes
 from benthic.server.tokens import detokenize, tokenize, tokenizer_info
 
-_OPEN_PATHS = frozenset({"/health", "/metrics"})
+_OPEN_PATHS = frozenset({"/health", READY_PATH, "/metrics"})
 _CLIENT_LEFT = 499
 _RESTART_S = 5
 """About how long an engine takes to come back; a large model takes longer."""
@@ -46,6 +47,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     _add_routes(app, service)
     add_protocol_routes(app, service)
+    add_status_routes(app, service)
     if service.config.admin_key is not None:
         add_control_routes(app, service)
     for kind in (ApiError, BenthicError, HTTPException, ClientDisconnect, Exception):

@@ -31,6 +31,7 @@ CONTROL_PATHS = frozenset(
         "update_weights_from_disk",
         "flush_cache",
         "abort_request",
+        "abort",
         "get_weight_version",
         "server_info",
         "dump_state",
@@ -44,7 +45,8 @@ def add_control_routes(app: FastAPI, service: Service) -> None:
     app.add_api_route("/continue_generation", _handler(service, _continue), methods=["POST"])
     app.add_api_route("/update_weights_from_disk", _handler(service, _update_weights), methods=["POST"])
     app.add_api_route("/flush_cache", _handler(service, _flush), methods=["POST"])
-    app.add_api_route("/abort_request", _handler(service, _abort), methods=["POST"])
+    for name in ("/abort_request", "/abort"):
+        app.add_api_route(name, _handler(service, _abort), methods=["POST"])
 
     @app.get("/get_weight_version")
     async def weight_version() -> dict[str, Any]:
@@ -127,8 +129,14 @@ def _info(service: Service) -> dict[str, Any]:
         "vocab_size": facts.vocab_size,
         "budget": facts.budget,
         "engine": asdict(facts.config),
+        "server": {name: value for name, value in asdict(service.config).items() if not _is_secret(name)},
+        "start": asdict(facts.start),
         "stats": asdict(engine.stats),
     }
+
+
+def _is_secret(name: str) -> bool:
+    return "key" in name or "secret" in name
 
 
 async def _done(future: Future[str]) -> str:
