@@ -100,7 +100,8 @@ def test_long_contexts_queued_behind_one_another_have_the_scores_of_each_alone(f
     assert all(torch.equal(alone, one) for one in queued)
     for row in (0, 77, 127):
         one = device_tiles(1, 1, entries, table[row : row + 1], 64)
-        assert torch.equal(index_scores(query[row : row + 1], gamma[row : row + 1], keys, one)[0], alone[row])
+        mine = index_scores(query[row : row + 1], gamma[row : row + 1], keys, one, impl="cuda")[0]
+        assert torch.equal(mine, alone[row])
 
 
 def test_what_fp8_does_not_hold_is_computed_in_float32() -> None:
@@ -126,17 +127,18 @@ def test_picks_are_those_of_the_scores_in_a_captured_graph_and_in_pieces(form: K
     for tiles, scores in scored(where, query, gamma, keys):
         expected, mine = select_topk_ref(scores, 20)[real(tiles)], real(tiles)
         with no_waiting():
-            picks = pick_entries(query, gamma, keys, tiles, 20)
+            picks = pick_entries(query, gamma, keys, tiles, 20, impl="cuda")
         assert torch.equal(picks[mine], expected)
-        assert torch.equal(pick_entries(query, gamma, keys, tiles, 20, workspace_bytes=1)[mine], expected)
+        pieces = pick_entries(query, gamma, keys, tiles, 20, workspace_bytes=1, impl="cuda")
+        assert torch.equal(pieces[mine], expected)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            held = pick_entries(query, gamma, keys, tiles, 20)
+            held = pick_entries(query, gamma, keys, tiles, 20, impl="cuda")
         graph.replay()
         assert torch.equal(held[mine], expected)
         tiles.positions.clamp_(max=99)  # the graph follows what lies on the device
         graph.replay()
-        again = select_topk_ref(index_scores(query, gamma, keys, tiles), 20)
+        again = select_topk_ref(index_scores(query, gamma, keys, tiles, impl="cuda"), 20)
         assert torch.equal(held[mine], again[mine])
 
 

@@ -3,9 +3,11 @@
 What is recorded reads and writes tensors whose addresses stay. A replay costs the host one call whatever it does.
 """
 
+import gc
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
@@ -83,11 +85,12 @@ class CudaGraphs:
             if not self._recorded:
                 self._pool = torch.cuda.graph_pool_handle()
             # Other threads of this process go on meanwhile; what they do is none of this recording's business.
-            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            try:
-                result = run()
-            finally:
-                graph.capture_end()
+            with _no_collection():
+                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+                try:
+                    result = run()
+                finally:
+                    graph.capture_end()
             self._recorded.add(graph)
         torch.cuda.current_stream(self._device).wait_stream(stream)
         return _Replay(graph, result, run)
@@ -95,6 +98,18 @@ class CudaGraphs:
     def forget(self) -> None:
         """See `Graphs`."""
         torch.cuda.empty_cache()
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Python collects no cycles meanwhile: the end of a graph or kernel among them would break the recording."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _try_without_waiting(run: Callable[[], object]) -> None:
