@@ -1,38 +1,19 @@
 """A service over a tiny random model, and one whose engine says what a test wants it to say."""
 
-import itertools
 import json
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 
-import benthic
 from benthic.engine.config import EngineConfig
 from benthic.engine.engine import Engine
-from benthic.engine.messages import EngineFacts, PauseMode
-from benthic.engine.request import (
-    ErrorKind,
-    Event,
-    FinalOutput,
-    FinishReason,
-    Request,
-    RequestReport,
-    RowExtras,
-    TokenEvent,
-    TokenLogprobs,
-)
-from benthic.engine.stats import EngineStats
-from benthic.engine.weight_versions import WeightUpdate
+from benthic.engine.messages import EngineFacts
 from benthic.engine.worker import EngineWorker
-from benthic.errors import CapacityError, CheckpointError, RequestError
 from benthic.models.checkpoint import dummy_model
 from benthic.models.config import ModelConfig
 from benthic.models.transformer import Transformer
@@ -43,130 +24,7 @@ from benthic.server.launch import DrainingServer
 from benthic.server.listen import bind
 from benthic.server.service import Service
 from benthic.text.tokenizer import Tokenizer
-from tests.engine.fakes import EngineStub
-
-TINY = Path(benthic.__file__).parent / "assets" / "tiny"
-CONTEXT_LEN = 512
-
-
-class ScriptedEngine(EngineStub):
-    """An engine that answers every request with the same ids, one a step, and remembers what was cancelled."""
-
-    def __init__(self, script: Sequence[int], *, step_s: float = 0.0, context_len: int = CONTEXT_LEN) -> None:
-        super().__init__(step_s)
-        self.max_model_len = context_len
-        self.script = list(script)
-        self.requests: list[Request] = []
-        self.failing = False
-        self.cached_len = 0
-        self.drafts = (0, 0)
-        """Drafted and accepted tokens of every request."""
-        self.refuses: RequestError | CapacityError | None = None
-        """What `add` raises."""
-        self.ends: tuple[str, ErrorKind] | None = None
-        """The error that ends every request after its first token."""
-
-    def add(self, request: Request) -> None:
-        self.requests.append(request)
-        if self.refuses is not None:
-            raise self.refuses
-        script = self.script if not request.params.ignore_eos else itertools.cycle(self.script)
-        self.live[request.request_id] = (request, enumerate(script))
-
-    def pause(self, mode: PauseMode) -> list[Event]:
-        self.pause_mode = mode
-        names = list(self.live) if mode == "abort" else []
-        return [self._end(name, (), "cancelled") for name in names]
-
-    def update_weights(self, source: Any, version: int | None = None, checksum: str | None = None) -> WeightUpdate:
-        if not Path(source).exists():
-            raise CheckpointError(f"there is no checkpoint at {source}; give an existing folder")
-        return self.take_content(str(source), version)
-
-    def describe(self) -> str:
-        return f"scripted: {len(self.live)} live"
-
-    def check_laws(self) -> None: ...
-
-    def step(self) -> list[Event]:
-        time.sleep(self.step_s)
-        if self.failing:
-            raise RuntimeError("scripted failure")
-        events: list[Event] = []
-        for request_id in list(self.live):
-            events += self._advance(request_id)
-        return events
-
-    def fail_all(self, error: str) -> list[Event]:
-        events: list[Event] = [self._final(name, (), "error", error) for name in self.live]
-        self.live.clear()
-        return events
-
-    def stats(self) -> EngineStats:
-        return EngineStats(num_running=len(self.live), weight_version=self.version)
-
-    def _advance(self, request_id: str) -> list[Event]:
-        request, tokens = self.live[request_id]
-        if request_id in self.cancelled:
-            return [self._end(request_id, (), self.cancelled[request_id])]
-        if request.params.max_tokens == 0:
-            return [self._end(request_id, (), "length")]
-        index, token = next(tokens)
-        if index == 1 and self.ends is not None:
-            return [self._end(request_id, (), "error", *self.ends)]
-        logprobs = None
-        if request.params.logprobs is not None:
-            logprobs = TokenLogprobs(-0.5, tuple((token + i, -0.5 - i) for i in range(request.params.logprobs)))
-        events: list[Event] = [TokenEvent(request_id, index, token, logprobs)]
-        if not request.params.ignore_eos and index + 1 == len(self.script):
-            return [*events, self._end(request_id, tuple(self.script), "stop")]
-        if index + 1 == request.params.max_tokens:
-            return [*events, self._end(request_id, tuple(self.script[: index + 1]), "length")]
-        return events
-
-    def _end(
-        self,
-        request_id: str,
-        ids: tuple[int, ...],
-        reason: FinishReason,
-        error: str | None = None,
-        kind: ErrorKind = "engine",
-    ) -> Event:
-        final = self._final(request_id, ids, reason, error, kind)
-        del self.live[request_id]
-        return final
-
-    def _final(
-        self,
-        request_id: str,
-        ids: tuple[int, ...],
-        reason: FinishReason,
-        error: str | None,
-        kind: ErrorKind = "engine",
-    ) -> FinalOutput:
-        request = self.live[request_id][0]
-        prompt_len = len(request.prompt_ids)
-        num_scored = 0 if request.params.prompt_logprobs is None else prompt_len - 1
-        routes = np.arange((prompt_len + len(ids) - 1) * 2, dtype=np.uint16).reshape(-1, 1, 2)
-        return FinalOutput(
-            request_id=request_id,
-            token_ids=ids,
-            logprobs=None,
-            finish_reason=reason,
-            error=error,
-            error_kind=kind if reason == "error" else None,
-            prompt_len=prompt_len,
-            cached_len=self.cached_len,
-            prompt_logprobs=(TokenLogprobs(-0.5, ()),) * num_scored,
-            report=RequestReport(
-                prompt_len=prompt_len,
-                usable_match=self.cached_len,
-                drafted=self.drafts[0],
-                accepted=self.drafts[1],
-                weight_versions=(self.version,),
-            ),
-            extras=RowExtras(routes, None) if request.params.return_routes else None,
-        )
+from tests.server.scripted_engine import CONTEXT_LEN, TINY, Sayings, ScriptedEngine
 
 
 def build(engine: Engine | ScriptedEngine, config: ServerConfig) -> Service:
@@ -294,8 +152,8 @@ class Live(Running):
 def live(tokenizer: Tokenizer) -> Callable[..., Live]:
     """`with live("markup", ...) as up`: as `scripted`, but over HTTP on loopback."""
 
-    def start(markup: str, *, step_s: float = 0.0, **config: object) -> Live:
-        engine = ScriptedEngine(tokenizer.encode_markup(markup), step_s=step_s)
+    def start(said: Sayings, *, step_s: float = 0.0, context_len: int = CONTEXT_LEN, **config: object) -> Live:
+        engine = ScriptedEngine(said, tokenizer=tokenizer, step_s=step_s, context_len=context_len)
         server = ServerConfig(**config)  # type: ignore[arg-type]
         service = build(engine, server)
         return Live(service, engine)
@@ -308,10 +166,13 @@ Script = Callable[..., AbstractAsyncContextManager[Running]]
 
 @pytest.fixture
 def scripted(tokenizer: Tokenizer) -> Script:
-    """`async with scripted("markup", ...) as up`: every request is answered with the ids of that markup."""
+    """`async with scripted("markup", ...) as up`: every request is answered with the ids of that markup, or as
+    `scripted_engine` says."""
 
-    def start(markup: str, *, step_s: float = 0.0, **config: object) -> AbstractAsyncContextManager[Running]:
-        engine = ScriptedEngine(tokenizer.encode_markup(markup), step_s=step_s)
+    def start(
+        said: Sayings, *, step_s: float = 0.0, context_len: int = CONTEXT_LEN, **config: object
+    ) -> AbstractAsyncContextManager[Running]:
+        engine = ScriptedEngine(said, tokenizer=tokenizer, step_s=step_s, context_len=context_len)
         server = ServerConfig(**config)  # type: ignore[arg-type]
         service = build(engine, server)
         return running(service, engine)

@@ -59,7 +59,7 @@ def test_a_tool_call_round_trip_through_the_stream_helper(live: Any) -> None:
         assert json.loads(call.function.arguments) == {"a": 347, "b": 285}
         result: Any = {"role": "tool", "tool_call_id": call.id, "content": "632"}
         history = [*ASK, choice.message.model_dump(exclude_none=True, exclude={"parsed"}), result]
-        up.engine.script = up.service.tokenizer.encode_markup("It is 632." + EOS)
+        up.engine.said = "It is 632." + EOS
         answer = client.chat.completions.create(model="tiny", messages=history, tools=[ADD], extra_body=OFF)
         assert answer.choices[0].message.content == "It is 632."
 
