@@ -48,6 +48,7 @@ def open_service(
         dtype=choice.dtype,
         numerics=_policy(choice.numerics),
         engine=engine or EngineConfig(),
+        log_format=None if server is None else server.log_format,
     )
     handle, facts = _in_thread(spec) if config.engine_in_process else _in_child(spec)
     folder = Path(facts.folder)

@@ -1,7 +1,9 @@
 """`benthic serve`: an OpenAI-compatible server for one model."""
 
 import json
+import logging
 import os
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ from benthic.cli.assemble import ModelChoice, open_service
 from benthic.cli.options import BUNDLED, Device, Dtype, Model, Numerics
 from benthic.cli.serve_options import read_serve_options
 from benthic.server.listen import bind
+from benthic.telemetry import START, LogFormat, log_to_stderr
 
 _QUESTION = "What is 347 + 285?"
 _BEGINNING = "347 + 285 ="
@@ -42,18 +45,20 @@ def serve(
         "admin_key": os.environ.get("BENTHIC_ADMIN_KEY"),
     }
     options = read_serve_options(given, context.obj)
+    log_to_stderr(options.server.log_format)
     # The port is taken before torch is imported and the model loaded: a busy one is reported at once.
     listener = bind(options.server, next_free=next_free_port)
-    typer.echo(f"loading {model} ...", err=True)
+    say = _sayer(options.server.log_format)
+    say(f"loading {model} ...")
     from benthic.server.app import create_app
     from benthic.server.launch import DrainingServer
 
     choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
     service = open_service(choice, server=options.server, engine=options.engine)
     if service.facts.budget:
-        typer.echo(service.facts.budget, err=True)
+        say(service.facts.budget)
     for line in service.facts.start.lines():
-        typer.echo(line, err=True)
+        say(line)
     has_key = options.server.api_key is not None
     DrainingServer(
         create_app(service),
@@ -62,6 +67,13 @@ def serve(
         drain_s=options.server.drain_s,
         ready=lambda url: _announce(url, service.name, has_key=has_key, has_chat=service.prompts.has_chat),
     ).serve_until_stopped()
+
+
+def _sayer(log_format: LogFormat) -> Callable[[str], object]:
+    """What is said on stderr while a server starts; a log for machines holds nothing but lines of its own form."""
+    if log_format == "json":
+        return logging.getLogger(START).info
+    return lambda text: typer.echo(text, err=True)
 
 
 def _announce(url: str, name: str, *, has_key: bool, has_chat: bool) -> None:

@@ -26,6 +26,7 @@ from benthic.engine.factory import build
 from benthic.engine.messages import Close, Command, Ready, Reply, Start, StartFailed
 from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat, ThreadWatchdog
 from benthic.errors import BenthicError
+from benthic.telemetry import log_to_stderr
 
 LAST_WORDS_S = 3.0
 """How long a process without a parent may take to end by itself."""
@@ -43,6 +44,8 @@ def main(arguments: list[str]) -> int:
     os.close(heartbeat_fd)
     start = commands.recv()
     assert isinstance(start, Start), start
+    if start.spec.log_format is not None:
+        log_to_stderr(start.spec.log_format)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(commands, inbox), name="benthic-commands", daemon=True).start()
     writer = Writer(replies)

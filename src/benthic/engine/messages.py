@@ -17,6 +17,7 @@ from benthic.engine.grammar import MaskFactory
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.start_report import StartReport
 from benthic.engine.stats import EngineStats
+from benthic.telemetry import LogFormat
 
 PauseMode = Literal["abort", "keep", "retract"]
 """What becomes of running requests: they end as cancelled; they wait with their cache; they give it back and wait."""
@@ -162,6 +163,8 @@ class EngineSpec:
     dtype: str | None = None
     numerics: Literal["plain", "quantized"] | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)
+    log_format: LogFormat | None = None
+    """How a child writes its log to stderr; None: as Python does by itself."""
     factory: str = "benthic.engine.build:build_engine"
     """`module:function` that makes a `BuiltEngine` of this record, in the child."""
     masks: MaskFactory | None = None

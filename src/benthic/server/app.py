@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from benthic import __version__
 from benthic.errors import BenthicError, Cancelled
+from benthic.server.access_log import AccessLog
 from benthic.server.completions import completions
 from benthic.server.control import CONTROL_PATHS, add_control_routes
 from benthic.server.envelopes import error_body
@@ -53,6 +54,7 @@ def create_app(service: Service) -> FastAPI:
     for kind in (ApiError, BenthicError, HTTPException, ClientDisconnect, Exception):
         app.add_exception_handler(kind, _answer)
     app.add_middleware(Door, service=service)
+    app.add_middleware(AccessLog)
     return app
 
 

@@ -17,6 +17,7 @@ from benthic.engine.request import Event, FinalOutput, Request
 from benthic.errors import BenthicError, RequestError
 from benthic.server.errors import ApiError, cut_off, engine_gone, needs_weights, overloaded, shutting_down
 from benthic.server.metrics import Metrics
+from benthic.server.tally import Tally
 
 _POLL_S = 0.5
 _CLOSE_S = 30.0
@@ -39,6 +40,7 @@ class Generation:
         self._failure: ApiError | None = None
         self._news: asyncio.Future[None] | None = None
         self._opened_at = time.monotonic()
+        self.tally = Tally(requests)
         self._token_at: dict[int, float] = {}
 
     @property
@@ -85,6 +87,7 @@ class Generation:
     def deliver(self, event: Event) -> None:
         """Take one event of an open sequence; called by the channel."""
         index = self._index[event.request_id]
+        self.tally.take(event)
         now = time.monotonic()
         if isinstance(event, FinalOutput):
             del self._ids[index]

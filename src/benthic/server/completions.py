@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response
 from benthic.engine.request import Event, FinalOutput, Request, TokenLogprobs
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import RequestError
+from benthic.server.access_log import note_tally
 from benthic.server.body import read_object
 from benthic.server.channel import Generation
 from benthic.server.errors import ApiError
@@ -21,6 +22,7 @@ from benthic.server.fields import Fields, check_token_ids, refuse
 from benthic.server.sampling import MAX_TOKEN_LIMIT, read_extras, read_include_usage, read_sampling
 from benthic.server.service import Service, new_id
 from benthic.server.streams import DONE, KEEP_ALIVE, EventStream, to_frame, unless_disconnected
+from benthic.server.tally import Tally
 from benthic.server.text_choice import Piece, TextChoice
 from benthic.server.usage import Usage
 from benthic.text.placement import check_placement
@@ -59,6 +61,7 @@ async def completions(service: Service, request: HttpRequest) -> Response:
     else:
         scores = [[None] * len(prompt) for prompt in asked.prompts]
     answer = _Answer(service, asked, scores)
+    note_tally(request.scope, answer.tally)
     if asked.stream:
         return EventStream(answer.frames(), fail=_failure, close=answer.close)
     try:
@@ -201,6 +204,11 @@ class _Answer:
         self._finals: dict[int, FinalOutput] = {}
         self._generation: Generation = service.channel.open(self._requests())
         service.metrics.prompt_tokens.inc(self._usage.prompt_tokens)
+
+    @property
+    def tally(self) -> Tally:
+        """What its sequences cost."""
+        return self._generation.tally
 
     def close(self) -> None:
         """Cancel what still runs."""

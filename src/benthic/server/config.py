@@ -1,8 +1,10 @@
 """Where the server listens and what it refuses, as one frozen record."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from benthic.errors import ConfigError
+from benthic.telemetry import LogFormat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class ServerConfig:
     """When set, whoever sends it may pause the engine, change its weights and see its state, by routes of their own."""
     thinking: bool | None = None
     """Whether requests that do not say think first; None leaves it to the checkpoint."""
+    log_format: LogFormat = "text"
+    """Form of the log on stderr: text for people, or one JSON object a line. Each request has a line: its id, route,
+    status, tokens and times, and nothing of what was said."""
     strict_fields: bool = False
     """Whether a request field that no part of the server knows is refused instead of ignored."""
 
@@ -45,6 +50,8 @@ class ServerConfig:
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigError(f"{name} ({value}) must be positive")
+        if self.log_format not in get_args(LogFormat):
+            raise ConfigError(f"log_format is {self.log_format!r}; it must be one of {', '.join(get_args(LogFormat))}")
         if not self.drain_s >= 0:
             raise ConfigError(f"drain_s ({self.drain_s}) must be 0 or more")
         if self.api_key == "":

@@ -48,7 +48,12 @@ class DrainingServer(uvicorn.Server):
     ) -> None:
         super().__init__(
             uvicorn.Config(
-                app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=_LAST_WORDS_S
+                app,
+                log_config=None,  # its records go where all others go
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=_LAST_WORDS_S,
             )
         )
         self._channel = channel

@@ -16,12 +16,14 @@ from benthic.engine.cut import AnswerCut
 from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import BenthicError
+from benthic.server.access_log import note_tally
 from benthic.server.body import read_object
 from benthic.server.errors import ApiError
 from benthic.server.extras import choice_extras, prompt_extras, reports_json
 from benthic.server.fields import refuse
 from benthic.server.service import Service, new_id
 from benthic.server.streams import KEEP_ALIVE, EventStream, to_frame, unless_disconnected
+from benthic.server.tally import Tally
 from benthic.server.text_choice import check_finished
 from benthic.text.prompt import Prompt
 from benthic.text.protocol_fields import Protocol
@@ -38,6 +40,7 @@ async def converse(service: Service, request: HttpRequest, protocol: Protocol) -
     service.channel.check_room()
     body = await read_object(request, service.config)
     answer = await open_answer(service, protocol, body)
+    note_tally(request.scope, answer.tally)
     if answer.is_stream:
         return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
     try:
@@ -80,6 +83,11 @@ class Answer:
     def is_stream(self) -> bool:
         """Whether the client asked for a stream."""
         return self._prompt.is_stream
+
+    @property
+    def tally(self) -> Tally:
+        """What its sequences cost."""
+        return self._generation.tally
 
     def close(self) -> None:
         """Cancel what still runs."""

@@ -1,0 +1,92 @@
+"""One line in the log for each HTTP request, when its answer has ended: who asked what, how it ended, tokens and times.
+
+Never what was said: no bodies, no prompts, no answers. Outermost of all, so that a request which the door turns away
+has its line as well. Probes that went well are for debugging only, or a log would hold little else.
+"""
+
+import logging
+import time
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from benthic.server.tally import Tally
+from benthic.telemetry import REQUESTS, figures
+
+_ENTRY = "benthic.access"
+_PROBES = frozenset({"/health", "/ready", "/metrics"})
+_CLIENT_LEFT = 499
+_LONGEST_PATH = 200
+
+_log = logging.getLogger(REQUESTS)
+
+
+class AccessEntry:
+    """What is known of one request so far."""
+
+    def __init__(self) -> None:
+        self._started_at = time.monotonic()
+        self.tally: Tally | None = None
+        """Set once sequences are opened for it."""
+        self.status: int | None = None
+        self.request_id: str | None = None
+        self.is_complete = False
+
+    def take(self, message: Message) -> None:
+        """A message of the answer, on its way out."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.request_id = _header(message.get("headers", ()), b"x-request-id")
+        elif message["type"] == "http.response.body":
+            self.is_complete = not message.get("more_body", False)
+
+    def write(self, scope: Scope) -> None:
+        """Logs the line."""
+        route = getattr(scope.get("route"), "path", None)
+        # An answer that nobody was there to take in full ends like one that never began.
+        status = self.status if self.status is not None and self.is_complete else _CLIENT_LEFT
+        is_probe = route in _PROBES and status < 400
+        client = scope.get("client")
+        extra = figures(
+            id=self.request_id,
+            method=scope["method"],
+            route=route or scope["path"][:_LONGEST_PATH],
+            status=status,
+            client=client[0] if client else None,
+            **({} if self.tally is None else self.tally.figures()),
+            duration_s=round(time.monotonic() - self._started_at, 6),
+        )
+        _log.log(logging.DEBUG if is_probe else logging.INFO, "request", extra=extra)
+
+
+class AccessLog:
+    """The middleware that makes an entry for each request and writes it in the end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        entry = scope[_ENTRY] = AccessEntry()
+
+        async def watching_send(message: Message) -> None:
+            await send(message)
+            entry.take(message)
+
+        try:
+            await self._app(scope, receive, watching_send)
+        finally:
+            entry.write(scope)
+
+
+def note_tally(scope: Scope, tally: Tally) -> None:
+    """Lets the request's line say what its sequences cost."""
+    entry = scope.get(_ENTRY)
+    if isinstance(entry, AccessEntry):
+        entry.tally = tally
+
+
+def _header(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
+    return next((value.decode("latin-1") for key, value in headers if key.lower() == name), None)
