@@ -1,5 +1,8 @@
 """FP8 products at V4-Flash's sizes beside DeepGEMM: dense, fused input projections, and grouped by expert.
 
+"layer inputs" are all products that the attention of a CSA layer makes of its input and of its query latent, the
+compressor's in bf16 among them: three stacked ones, as the model calls them, beside its nine matrices one by one.
+
     python benchmarks/kernels/bench_fp8_product_cuda.py [--only q_b] [--out benchmarks/results/h200.jsonl]
 
 Rows arrive quantised. DeepGEMM (package deep_gemm) is measured where it is installed; its grouped forms want groups
@@ -11,6 +14,7 @@ from functools import partial
 from importlib.util import find_spec
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.kernels.cuda_timing import Calls, Case, main, num_sets
@@ -22,6 +26,8 @@ DENSE = {"q_a+kv": (1536, 4096), "queries": (40960, 1024), "q_b": (32768, 1024),
 DENSE |= {"shared w13": (4096, 4096), "shared w2": (4096, 2048)}
 FUSED = {"q_a+kv": (1024, 512), "queries": (32768, 8192)}
 """Outputs of the parts that one product of the same input joins."""
+RAW = (1024, 1024, 256, 256, 64)
+"""Outputs of a compressor's values and gates, of the indexer's, and of the weights of index heads, which stay wide."""
 # Name, groups, rows a group, [O, I].
 GROUPED = (
     ("experts w13 prefill", 32, 1536, (4096, 4096)),
@@ -41,6 +47,8 @@ def cases() -> Iterator[Case]:
     for rows in (1, 32, 128):
         for name, parts in FUSED.items():
             yield _fused(name, rows, parts, DENSE[name][1])
+    for rows in (1, 8, 32, 128):
+        yield _layer_inputs(rows)
     for name, groups, rows, shape in GROUPED:
         yield _grouped(name, groups, rows, shape)
 
@@ -83,6 +91,33 @@ def _fused(name: str, rows: int, parts: tuple[int, ...], inputs: int) -> Case:
         calls = [[_deep_gemm(x, weight) for weight in weights] for x, weights in sets]
         named["DeepGEMM"] = [partial(_each, several) for several in calls]
     return Case(f"fused {name} M={rows}", named, size, 2 * rows * sum(parts) * inputs, "fp8")
+
+
+def _layer_inputs(rows: int) -> Case:
+    hidden, rank = DENSE["q_a+kv"][1], DENSE["queries"][1]
+    fp8_outputs = ((sum(FUSED["q_a+kv"]), hidden), (sum(FUSED["queries"]), rank))
+    size = sum(_bytes(rows, shape) for shape in fp8_outputs) + 2 * sum(RAW) * hidden
+    fused, apart, library = [], [], []
+    for _ in range(num_sets(size)):
+        x = torch.randn(rows, hidden, device="cuda", dtype=torch.bfloat16)
+        inputs = {"q_a+kv": quantize_rows(x), "queries": _rows(rows, rank)}
+        parts = [
+            (inputs[name], [_weight(part, len_of) for part in outputs])
+            for (name, outputs), len_of in zip(FUSED.items(), (hidden, rank), strict=True)
+        ]
+        raw = torch.randn(sum(RAW), hidden, device="cuda").mul_(hidden**-0.5).bfloat16()
+        fused.append([partial(linear, rows_of, stack_rows(weights)) for rows_of, weights in parts])
+        fused[-1].append(partial(linear, x, raw, torch.float32))
+        apart.append([partial(linear, rows_of, weight) for rows_of, weights in parts for weight in weights])
+        apart[-1] += [partial(linear, x, one, torch.float32) for one in raw.split(RAW)]
+        if find_spec("deep_gemm"):
+            library.append([_deep_gemm(rows_of, weight) for rows_of, weights in parts for weight in weights])
+            library[-1] += [partial(F.linear, x, one) for one in raw.split(RAW)]
+    named: dict[str, Calls] = {"fused": [partial(_each, calls) for calls in fused]}
+    named["apart"] = [partial(_each, calls) for calls in apart]
+    if library:
+        named["libraries"] = [partial(_each, calls) for calls in library]
+    return Case(f"layer inputs M={rows}", named, size, 2 * rows * sum(o * i for o, i in fp8_outputs), "fp8")
 
 
 def _each(calls: list[Callable[[], object]]) -> None:

@@ -70,8 +70,12 @@ def num_sets(set_bytes: int, most: int = 64) -> int:
     return max(1, min(most, -(-4 * L2_BYTES // max(set_bytes, 1))))
 
 
-def main(op: str, cases: Callable[[], Iterator[Case]]) -> None:
-    """Measures and prints every case; appends to `--out` if given."""
+def main(
+    op: str,
+    cases: Callable[[], Iterator[Case]],
+    shown: Callable[[list["Measurement"]], list[str]] | None = None,
+) -> None:
+    """Measures and prints every case; appends to `--out` if given. `shown`: what is printed of one; None for all."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--only", default="", help="measure the cases whose name holds this")
     arguments.add_argument("--out", type=Path, help="append measurements there, one JSON object a line")
@@ -82,12 +86,12 @@ def main(op: str, cases: Callable[[], Iterator[Case]]) -> None:
         for case in cases():
             if options.only not in case.name:
                 continue
-            for measured in compare(op, case):
-                print(line(measured), flush=True)
-                if options.out is not None:
-                    options.out.parent.mkdir(parents=True, exist_ok=True)
-                    with options.out.open("a") as file:
-                        file.write(json.dumps(asdict(measured)) + "\n")
+            measurements = compare(op, case)
+            print("\n".join(map(line, measurements) if shown is None else shown(measurements)), flush=True)
+            if options.out is not None:
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                with options.out.open("a") as file:
+                    file.writelines(json.dumps(asdict(measured)) + "\n" for measured in measurements)
 
 
 def compare(op: str, case: Case) -> list[Measurement]:

@@ -29,8 +29,8 @@ _TYPES = [_POINTER] * 9 + [_INT] * 9 + [_POINTER]
 def takes_cuda(impl: Impl, query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> bool:
     """True if the kernel should score these tiles: only where it is named.
 
-    "auto" takes Triton's: this one ended in a launch failure, at 128 rows of 32768 tokens queued behind one another,
-    and the cause is not found. Cut to fewer blocks a program since, it was not seen to fail, which proves nothing.
+    "auto" takes Triton's: this one ended in launch failures, at 128 rows of 32768 tokens queued behind one another. A
+    cause was found by reading and is mended (`Shape` in rows.cuh); no long run has proven yet that it was the only one.
 
     Raises:
         KernelInputError: `impl` is "cuda", and the kernel cannot.

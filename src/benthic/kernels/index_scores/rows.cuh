@@ -27,7 +27,10 @@ enum Form { FP4, FP8 };
 template <Form FORM, int ROWS> struct Shape {
   static constexpr int ROW_BYTES = FORM == FP4 ? 68 : 132;
   static constexpr int STAGE = 2 * BLOCK * ROW_BYTES;
-  static constexpr int STAGES = ROWS == 1 ? (FORM == FP4 ? 12 : 8) : (FORM == FP4 ? 8 : 4);
+  static constexpr int STAGES = ROWS == 1 ? (FORM == FP4 ? 12 : 9) : (FORM == FP4 ? 9 : 3);
+  // A stage is always the same warpgroup's, which therefore sees every phase of its barrier. One that came back to a
+  // stage after two of its phases would take the parity of the phase before for its own, and read what is not there.
+  static_assert(STAGES % MATH_GROUPS == 0, "warpgroups take units in turn");
 };
 
 // Rows of one group as the warpgroups need them; two lie in shared memory at a time.

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.cuda_library import CudaLibrary
-from benthic.kernels.linear.schedule import order_of
+from benthic.kernels.linear.schedule import Order, order_of
 
 _LIBRARY = CudaLibrary(Path(__file__).with_name("product.cu"))
 _MOST_SPREAD = 8
@@ -37,8 +37,10 @@ def is_worthwhile(rows: int, weight: Tensor) -> bool:
     return rows >= 1024 or (groups == 1 and (rows <= 16 or (rows >= 128 and outputs >= 1536)))
 
 
-def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
+def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype, order: Order | None = None) -> Tensor:
     """y[:, g] = x[:, g] W_g^T; bf16 x [R, G, I] and weight [G, O, I] -> [R, G, O] in bf16 or float32.
+
+    `order` is for measuring what the order of the weight costs.
 
     Raises:
         KernelInputError: the kernel does not take these (`takes`).
@@ -53,7 +55,7 @@ def multiply_cuda(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     y = torch.empty((rows, groups, outputs), dtype=out_dtype, device=x.device)
     if not y.numel():
         return y
-    order = order_of(outputs, inputs, x.dtype)
+    order = order_of(outputs, inputs, x.dtype) if order is None else order
     tiles = groups * -(-rows // _TILE_ROWS) * -(-outputs // _TILE_OUTPUTS)
     processors = _processors(x.device.index or 0)
     # Few tiles: their segments on several programs, one or two each, as many as run at once.

@@ -100,17 +100,19 @@ def _fold(partial, y, size, segments: tl.constexpr, block: tl.constexpr):
     tl.store(y + place, total.to(y.dtype.element_ty), mask=place < size)
 
 
-def multiply(x: Tensor, weight: Tensor, out_dtype: torch.dtype, tile: Tile | None = None) -> Tensor:
+def multiply(
+    x: Tensor, weight: Tensor, out_dtype: torch.dtype, tile: Tile | None = None, order: Order | None = None
+) -> Tensor:
     """y[:, g] = x[:, g] W_g^T; x [R, G, I] and weight [G, O, I] of one dtype and any strides -> [R, G, O].
 
-    `tile` is for tests of its indifference.
+    `tile` is for tests of its indifference; `order` for measuring what the order of the weight costs.
     """
     rows, groups, inputs = x.shape
     outputs = weight.shape[1]
     y = torch.empty((rows, groups, outputs), dtype=out_dtype, device=x.device)
     if not y.numel():
         return y
-    order = order_of(outputs, inputs, x.dtype)
+    order = order_of(outputs, inputs, x.dtype) if order is None else order
     tile = tile_of(rows, outputs, groups, x.dtype, order) if tile is None else tile
     target = y
     if tile.is_split:
