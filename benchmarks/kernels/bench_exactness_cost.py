@@ -13,7 +13,7 @@ that no cost hides behind how a free form is called.
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from bench_sparse_attention_cuda import KEY_BYTES, WINDOW, ours, random_keys
@@ -49,10 +49,27 @@ def attention_cases() -> Iterator[Case]:
             yield Case(f"attention B{rows} L{length}", calls, num_bytes, 4 * rows * HEADS * DIM * length)
 
 
+FAMILIES: dict[str, Callable[[], Iterator[Case]]] = {
+    "bf16": bf16_cases,
+    "fp8": fp8_cases,
+    "fp4": expert_cases,
+    "attention": attention_cases,
+    "index": index_cases,
+    "boundary": boundary_cases,
+    "compress": compressor_cases,
+}
+"""Everything on the serving path that adds, by the first word of its cases."""
+
+
 def cases() -> Iterator[Case]:
-    """Everything on the serving path that adds."""
-    for some in (bf16_cases, fp8_cases, expert_cases, attention_cases, index_cases, boundary_cases, compressor_cases):
-        yield from some()
+    """All, or those of the family that `--only` begins with."""
+    named = [family for name, family in FAMILIES.items() if _only().startswith(name)]
+    for family in named or FAMILIES.values():
+        yield from family()
+
+
+def _only() -> str:
+    return sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else ""
 
 
 def shown(measured: list[Measurement]) -> list[str]:
@@ -66,13 +83,13 @@ def shown(measured: list[Measurement]) -> list[str]:
     return [f"{name}   {cost:+6.1f} %{other}"]
 
 
-def check(only: str) -> None:
+def check() -> None:
     """Compares first results; exits with 1 if any free form computes something else."""
     torch.manual_seed(0)
     far = 0
     with torch.inference_mode():
         for case in cases():
-            if only not in case.name:
+            if _only() not in case.name:
                 continue
             exact, *rest = ((name, calls[0]()) for name, calls in case.implementations.items())
             for name, result in rest:
@@ -89,5 +106,5 @@ def check(only: str) -> None:
 
 if __name__ == "__main__":
     if "--check" in sys.argv:
-        check(sys.argv[sys.argv.index("--only") + 1] if "--only" in sys.argv else "")
+        check()
     main("exactness_cost", cases, shown)
