@@ -123,7 +123,8 @@ async def test_head_is_answered_as_get_without_a_body(scripted: Any, path: str) 
 
 @pytest.mark.parametrize(
     ("method", "path", "allowed"),
-    [("DELETE", "/health", "GET, HEAD"), ("GET", CHAT, "POST"), ("PUT", "/v1/models/tiny", "GET, HEAD")],
+    [("DELETE", "/health", "GET, HEAD"), ("GET", CHAT, "POST"), ("PUT", "/v1/models/tiny", "GET, HEAD")]
+    + [("GET", f"/v1/{path}", "POST") for path in ("responses", "messages/count_tokens", "responses/input_tokens")],
 )
 async def test_a_wrong_method_is_answered_with_the_right_ones(
     scripted: Any, method: str, path: str, allowed: str

@@ -59,7 +59,7 @@ def serve(
         say(service.facts.budget)
     for line in service.facts.start.lines():
         say(line)
-    has_key = options.server.api_key is not None
+    has_key = bool(options.server.all_api_keys)
     DrainingServer(
         create_app(service),
         service.channel,

@@ -15,6 +15,7 @@ from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import RequestError
 from benthic.server.access_log import note_tally
 from benthic.server.body import read_object
+from benthic.server.callers import caller_of, owned
 from benthic.server.channel import Generation
 from benthic.server.errors import ApiError
 from benthic.server.extras import choice_extras, prompt_extras, reports_json
@@ -55,6 +56,7 @@ async def completions(service: Service, request: HttpRequest) -> Response:
     service.channel.check_room()
     fields = Fields(await read_object(request, service.config))
     asked = await asyncio.to_thread(parse, service, fields)
+    asked = replace(asked, wishes=owned(asked.wishes, caller_of(request).owner))
     service.channel.check_room(len(asked.prompts) * asked.n if asked.generates else 0)
     if asked.echo and asked.params[0].logprobs is not None:
         scores = await unless_disconnected(request, _score_prompts(service, asked))

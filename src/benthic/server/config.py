@@ -1,10 +1,13 @@
 """Where the server listens and what it refuses, as one frozen record."""
 
+import re
 from dataclasses import dataclass
 from typing import get_args
 
 from benthic.errors import ConfigError
 from benthic.telemetry import LogFormat
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +22,12 @@ class ServerConfig:
     """Model name that clients send; None derives it from the checkpoint's path."""
     api_key: str | None = None
     """When set, clients must send it as `Authorization: Bearer KEY` or `x-api-key: KEY`."""
+    api_keys: tuple[str, ...] = ()
+    """Further keys, one a client; `api_key` counts as one of them."""
+    salt_by_key: bool = False
+    """Whether clients of different keys share no cached prefixes, so that none can time what another has asked."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call this server from a browser, such as https://chat.example.org; * is all."""
     max_body_bytes: int = 16 << 20
     """Larger request bodies are refused with 413."""
     body_timeout_s: float = 30.0
@@ -56,5 +65,19 @@ class ServerConfig:
             raise ConfigError(f"drain_s ({self.drain_s}) must be 0 or more")
         if self.api_key == "":
             raise ConfigError("api_key ('') must not be empty; leave it out to serve without a key")
+        if "" in self.api_keys:
+            raise ConfigError(f"api_keys has an empty key (number {self.api_keys.index('') + 1}); leave it out")
+        if self.salt_by_key and not self.all_api_keys:
+            raise ConfigError("salt_by_key (true) must be false without api_key or api_keys: keys tell clients apart")
+        for origin in self.cors_origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(
+                    f"cors_origins has {origin!r}; an origin must be * or scheme and host, such as https://example.org"
+                )
         if self.admin_key == "":
             raise ConfigError("admin_key ('') must not be empty; leave it out to serve without control routes")
+
+    @property
+    def all_api_keys(self) -> tuple[str, ...]:
+        """Every key that opens the server; none when it is open."""
+        return (() if self.api_key is None else (self.api_key,)) + self.api_keys

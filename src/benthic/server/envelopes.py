@@ -23,9 +23,13 @@ _TYPES = {
 }
 
 
-def error_body(path: str, error: ApiError) -> dict[str, Any]:
-    """The JSON that a refusal at this path has."""
-    return anthropic_body(error) if is_anthropic(path) else error.body()
+def error_body(path: str, error: ApiError, request_id: str) -> dict[str, Any]:
+    """The JSON that a refusal at this path has; Anthropic's also says which request it was."""
+    if not is_anthropic(path):
+        return error.body()
+    # `param` and `code` are not theirs; they say the same as elsewhere.
+    inner = {"type": anthropic_type(error), "message": error.message, "param": error.param, "code": error.code}
+    return {"type": "error", "error": inner, "request_id": request_id}
 
 
 def is_anthropic(path: str) -> bool:
@@ -36,9 +40,3 @@ def is_anthropic(path: str) -> bool:
 def anthropic_type(error: ApiError) -> str:
     """What Anthropic calls an error of this status."""
     return _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-
-
-def anthropic_body(error: ApiError) -> dict[str, Any]:
-    """The Anthropic error object. `param` and `code` are not theirs; they say the same as elsewhere."""
-    inner = {"type": anthropic_type(error), "message": error.message, "param": error.param, "code": error.code}
-    return {"type": "error", "error": inner}

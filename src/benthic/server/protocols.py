@@ -6,7 +6,7 @@ the protocol; here they meet the engine. A protocol differs from the next in its
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from starlette.requests import Request as HttpRequest
@@ -18,6 +18,8 @@ from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import BenthicError
 from benthic.server.access_log import note_tally
 from benthic.server.body import read_object
+from benthic.server.callers import caller_of, owned
+from benthic.server.envelopes import anthropic_type
 from benthic.server.errors import ApiError
 from benthic.server.extras import choice_extras, prompt_extras, reports_json
 from benthic.server.fields import refuse
@@ -32,14 +34,18 @@ from benthic.text.sampling_fields import EXTRA_FIELDS
 from benthic.text.stream import ReplyStream
 from benthic.text.wire import Event as WireEvent
 
-_ID_PREFIX: dict[Protocol, str] = {"chat": "chatcmpl", "responses": "resp", "messages": "msg"}
+_ID_PREFIX: dict[Protocol, tuple[str, str]] = {
+    "chat": ("chatcmpl", "-"),
+    "responses": ("resp", "_"),
+    "messages": ("msg", "_"),
+}
 
 
 async def converse(service: Service, request: HttpRequest, protocol: Protocol) -> Response:
     """Answer one request of a conversation protocol."""
     service.channel.check_room()
     body = await read_object(request, service.config)
-    answer = await open_answer(service, protocol, body)
+    answer = await open_answer(service, protocol, body, caller_of(request).owner)
     note_tally(request.scope, answer.tally)
     if answer.is_stream:
         return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
@@ -49,14 +55,17 @@ async def converse(service: Service, request: HttpRequest, protocol: Protocol) -
         answer.close()
 
 
-async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, Any]) -> "Answer":
+async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, Any], owner: str = "") -> "Answer":
     """Check a body, write its prompt and hand it to the engine. The caller closes the answer.
+
+    Only requests of the same `owner` share cached prefixes.
 
     Raises:
         RequestError: the body is wrong; `param` names the field.
         ApiError: the server is full or shutting down.
     """
     prompt = await asyncio.to_thread(service.prompts.encode, protocol, body)
+    prompt = replace(prompt, wishes=owned(prompt.wishes, owner))
     _check_wishes(service, prompt)
     service.metrics.unknown_fields.inc(len(prompt.ignored))
     return Answer(service, prompt)
@@ -68,7 +77,7 @@ class Answer:
     def __init__(self, service: Service, prompt: Prompt) -> None:
         self._service = service
         self._prompt = prompt
-        reply_id = new_id(_ID_PREFIX[prompt.protocol])
+        reply_id = new_id(*_ID_PREFIX[prompt.protocol])
         self._reply = ReplyStream(prompt, service.tokenizer, reply_id=reply_id)
         self._finals: dict[int, FinalOutput] = {}
         self._cuts = [AnswerCut() for _ in range(prompt.num_samples)]
@@ -96,7 +105,8 @@ class Answer:
 
     def failure(self, error: ApiError) -> str:
         """The frames that end a stream after an error."""
-        return _wire(self._reply.fail(error.message, error_type=error.kind, code=error.code))
+        kind = anthropic_type(error) if self._prompt.protocol == "messages" else error.kind
+        return _wire(self._reply.fail(error.message, error_type=kind, code=error.code))
 
     async def frames(self) -> AsyncIterator[str]:
         """The stream's frames, up to and including the closing one."""

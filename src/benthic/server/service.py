@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from benthic.engine.messages import EngineFacts
@@ -40,13 +41,16 @@ class Service:
         return self.facts.max_model_len
 
     def model_card(self) -> dict[str, Any]:
-        """The model as /v1/models lists it."""
+        """The model as /v1/models lists it, with what OpenAI's clients read and what Anthropic's do."""
         return {
             "id": self.name,
             "object": "model",
             "created": self.created,
             "owned_by": "benthic",
             "max_model_len": self.context_len,
+            "type": "model",
+            "display_name": self.name,
+            "created_at": datetime.fromtimestamp(self.created, UTC).isoformat().replace("+00:00", "Z"),
         }
 
     def check_model(self, model: str | None) -> None:
@@ -142,6 +146,6 @@ class Service:
         self.metrics.unknown_fields.inc(len(unknown))
 
 
-def new_id(prefix: str) -> str:
+def new_id(prefix: str, separator: str = "-") -> str:
     """A fresh identifier such as chatcmpl-0f3a..."""
-    return f"{prefix}-{secrets.token_hex(12)}"
+    return f"{prefix}{separator}{secrets.token_hex(12)}"

@@ -15,6 +15,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from benthic.errors import Cancelled
+from benthic.server.callers import caller_of
 from benthic.server.errors import ApiError, api_error
 
 DONE = "data: [DONE]\n\n"
@@ -48,15 +49,26 @@ class EventStream(StreamingResponse):
         close: Callable[[], None],
     ) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        super().__init__(_with_failure(frames, fail), headers=headers)
+        super().__init__(self._with_failure(frames, fail), headers=headers)
         self._close = close
+        self._request_id = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._request_id = caller_of(Request(scope)).request_id
         try:
             await super().__call__(scope, receive, send)
         finally:
             # Not a coroutine: the task may already be cancelled, and then no await would run.
             self._close()
+
+    async def _with_failure(self, frames: AsyncIterator[str], fail: Callable[[ApiError], str]) -> AsyncIterator[str]:
+        try:
+            async for frame in frames:
+                yield frame
+        except Exception as error:  # noqa: BLE001  the status line is gone: the error must travel in the stream
+            if not isinstance(error, ApiError):
+                _log.error("a stream failed (request %s)", self._request_id, exc_info=error)
+            yield fail(api_error(error))
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, _T]) -> _T:
@@ -81,13 +93,3 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, _T]) -
 async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-async def _with_failure(frames: AsyncIterator[str], fail: Callable[[ApiError], str]) -> AsyncIterator[str]:
-    try:
-        async for frame in frames:
-            yield frame
-    except Exception as error:  # noqa: BLE001  the status line is gone: the error must travel in the stream
-        if not isinstance(error, ApiError):
-            _log.error("a stream failed", exc_info=error)
-        yield fail(api_error(error))
