@@ -22,6 +22,7 @@ class Counters:
     num_generated_tokens: int = 0
     num_steps: int = 0
     num_replayed_steps: int = 0
+    was_replayed: bool = False
     num_verified: int = 0
     num_drafted: int = 0
     num_accepted: int = 0
@@ -37,6 +38,7 @@ class Counters:
         """A pass was committed."""
         self.num_steps += 1
         self.num_replayed_steps += result.is_replayed
+        self.was_replayed = result.is_replayed
         for chunk, run in zip(plan.sampling, result.sampled, strict=True):
             self.num_verified += bool(chunk.drafts)
             self.num_drafted += len(chunk.drafts)
@@ -64,6 +66,7 @@ class Counters:
             num_running=scheduler.num_running,
             num_steps=self.num_steps,
             num_replayed_steps=self.num_replayed_steps,
+            was_replayed=self.was_replayed,
             num_finished=self.num_finished,
             num_timeouts=self.num_earlier_timeouts + scheduler.num_timeouts,
             num_prompt_tokens=self.num_prompt_tokens,

@@ -12,6 +12,8 @@ class EngineStats:
     num_steps: int = 0
     num_replayed_steps: int = 0
     """Of these, passes that were captured before; the others were launched piece by piece."""
+    was_replayed: bool = False
+    """Whether the latest pass was one of these."""
     num_finished: int = 0
     num_timeouts: int = 0
     num_prompt_tokens: int = 0

@@ -4,8 +4,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from benthic import __version__
 from benthic.engine.handle import EngineHandle
 from benthic.engine.messages import EngineFacts
+from benthic.server.cache_watch import CacheWatch
 from benthic.server.channel import Channel
 from benthic.server.config import ServerConfig
 from benthic.server.metrics import Metrics
@@ -36,7 +38,9 @@ def build_service(
     if config.thinking is not None:
         settings = replace(settings, default_thinking=config.thinking)
     served_name = config.served_name or name
-    metrics = Metrics()
+    metrics = Metrics(facts.config.page_size)
+    metrics.introduce(version=__version__, model=served_name, device=facts.start.device)
+    metrics.weight_load_s.set(facts.start.weight_load_s)
     prompts = PromptEncoder(
         tokenizer,
         context_len=facts.max_model_len,
@@ -51,6 +55,6 @@ def build_service(
         facts=facts,
         tokenizer=tokenizer,
         prompts=prompts,
-        channel=Channel(engine, metrics, max_open=config.max_open_sequences),
+        channel=Channel(engine, metrics, max_open=config.max_open_sequences, cache_watch=CacheWatch(facts.config)),
         metrics=metrics,
     )

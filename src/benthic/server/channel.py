@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from benthic.engine.handle import EngineHandle
 from benthic.engine.request import Event, FinalOutput, Request
 from benthic.errors import BenthicError, RequestError
+from benthic.server.cache_watch import CacheWatch
 from benthic.server.errors import ApiError, cut_off, engine_gone, needs_weights, overloaded, shutting_down
 from benthic.server.metrics import Metrics
 from benthic.server.tally import Tally
@@ -34,6 +35,7 @@ class Generation:
     def __init__(self, channel: "Channel", requests: Sequence[Request], metrics: Metrics) -> None:
         self._channel = channel
         self._metrics = metrics
+        self._requests = requests
         self._index = {request.request_id: index for index, request in enumerate(requests)}
         self._ids = {index: request_id for request_id, index in self._index.items()}
         self._events: list[tuple[int, Event]] = []
@@ -93,10 +95,12 @@ class Generation:
             del self._ids[index]
             self._channel.forget(event.request_id)
             self._metrics.request_s.observe(now - self._opened_at)
+            self._channel.note_end(self._requests[index], event, opened_at=self._opened_at, now=now)
             if event.report is not None:
                 self._metrics.queue_s.observe(event.report.queued_s)
         else:
             self._metrics.generated_tokens.inc()
+            self._metrics.generation_rate.add(now)
             last = self._token_at.get(index)
             if last is None:
                 self._metrics.first_token_s.observe(now - self._opened_at)
@@ -122,18 +126,22 @@ class Generation:
 class Channel:
     """Opens generations on one engine, within a bound on open sequences."""
 
-    def __init__(self, engine: EngineHandle, metrics: Metrics, *, max_open: int) -> None:
+    def __init__(
+        self, engine: EngineHandle, metrics: Metrics, *, max_open: int, cache_watch: CacheWatch | None = None
+    ) -> None:
         self.engine = engine
         self.close_s = _CLOSE_S
         """How long a step that runs may take to end when the channel closes."""
         self._metrics = metrics
+        self._cache_watch = cache_watch
         self._max_open = max_open
         self._owners: dict[str, Generation] = {}
         self._receiver: threading.Thread | None = None
         self._closing = threading.Event()
         self.is_draining = False
         metrics.watch("open_sequences", "Sequences opened and not yet ended", lambda: len(self._owners))
-        metrics.watch_engine(lambda: engine.stats)
+        metrics.watch("is_ready", "1 while requests are computed", lambda: self.readiness == "ready")
+        metrics.watch_engine(lambda: engine.stats, lambda: engine.num_restarts)
 
     @property
     def num_open(self) -> int:
@@ -147,6 +155,17 @@ class Channel:
             return "draining"
         state = self.engine.state
         return "ok" if state == "running" else state
+
+    @property
+    def readiness(self) -> str:
+        """ "ready" where a request that comes now would be computed at once or queued; else why not.
+
+        An engine has been warmed before it is "running", so where the state is "ok" nothing is left to compile. A full
+        server is ready: it says 429 to what it cannot take, and a balancer that left it then would swing.
+        """
+        if self.state != "ok":
+            return self.state
+        return "paused" if self.engine.stats.is_paused else "ready"
 
     def start(self) -> None:
         """Start the engine, unless it runs, and route its events to the running loop."""
@@ -221,6 +240,12 @@ class Channel:
     def forget(self, request_id: str) -> None:
         """Deliver nothing more for this sequence."""
         del self._owners[request_id]
+
+    def note_end(self, request: Request, final: FinalOutput, *, opened_at: float, now: float) -> None:
+        """A sequence has ended in the engine: what did the prefix cache have for it?"""
+        self._metrics.looked_up(request, final)
+        if self._cache_watch is not None:
+            self._cache_watch.ended(request, final, opened_at=opened_at, now=now)
 
     def fail_all(self, error: ApiError) -> None:
         """End every open generation with an error; what still runs in the engine is cancelled."""

@@ -5,6 +5,7 @@ that trainers already call. Each answers when the engine has done it; while a pa
 """
 
 import asyncio
+import time
 from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
@@ -94,12 +95,15 @@ async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
     version = fields.integer("weight_version", 0, MAX_WEIGHT_VERSION)
     checksum = fields.optional_text("checksum")
     service.count_unknown(fields)
+    began_at = time.monotonic()
     try:
-        return {"weight_version": int(await _done(engine.update_weights(path, version, checksum)))}
+        new_version = int(await _done(engine.update_weights(path, version, checksum)))
     except CheckpointError as error:
         raise RequestError(str(error), param="model_path") from None
     except RequestError as error:  # what crossed a process has lost its field; only the version is judged over there
         raise RequestError(str(error), param=error.param or "weight_version") from None
+    service.metrics.weight_load_s.set(time.monotonic() - began_at)
+    return {"weight_version": new_version}
 
 
 async def _flush(service: Service, fields: Fields) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """What the server counts, in the Prometheus text format, in a registry of its own.
 
-Names follow the field's habit (`prompt_tokens_total`, `time_to_first_token_seconds`) behind the prefix `benthic_`.
-The engine's own figures are read when somebody looks; those that count start anew when its process does.
+Names follow the field's habit (`prompt_tokens_total`, `time_to_first_token_seconds`) behind the prefix `benthic_`;
+docs/metrics.md explains each. The engine's own figures are read when somebody looks (`engine_figures`).
 """
 
-from collections.abc import Callable, Iterable
+import time
+from collections import deque
+from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from benthic.engine.request import FinalOutput, Request
 from benthic.engine.stats import EngineStats
+from benthic.server.engine_figures import EngineFigures
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -18,32 +20,60 @@ _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _QUEUE_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 _REQUEST_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
+_RATE_S = 10
 
 
 class Metrics:
-    """Counters, gauges and histograms of one server."""
+    """Counters, gauges and histograms of one server.
 
-    def __init__(self) -> None:
+    Args:
+        page_size: tokens of a page of the engine's cache.
+    """
+
+    def __init__(self, page_size: int = 128) -> None:
         self.registry = CollectorRegistry()
+        self._page_size = page_size
         self.requests = self._counter("requests", "HTTP requests answered", ["route", "status"])
         self.refused = self._counter("requests_refused", "Requests refused because the server was full")
         self.unknown_fields = self._counter("unknown_fields", "Request fields that nothing in the server knows")
-        self.aborted = self._counter("aborted_requests", "Generations cancelled because the client left")
+        self.aborted = self._counter("num_aborted_requests", "Generations cancelled because the client left")
         self.prompt_tokens = self._counter("prompt_tokens", "Prompt tokens of accepted requests")
         self.cached_tokens = self._counter("cached_tokens", "Prompt tokens found in the cache")
         self.generated_tokens = self._counter("generation_tokens", "Tokens generated")
+        self.prefix_queries = self._counter("prefix_queries", "Prompts that were looked up in the prefix cache")
+        self.prefix_hits = self._counter("prefix_hits", "Of these, prompts of which something was found")
+        self.prefix_cuts = self._counter("prefix_cuts", "Of these, by why no more was found", ["cut"])
         self.first_token_s = self._histogram("time_to_first_token_seconds", "Arrival to first token", _FIRST_TOKEN_S)
         self.between_tokens_s = self._histogram("inter_token_latency_seconds", "Token to token", _BETWEEN_TOKENS_S)
         self.queue_s = self._histogram("queue_time_seconds", "Arrival in the engine to first admission", _QUEUE_S)
         self.request_s = self._histogram("e2e_request_latency_seconds", "Arrival to last token", _REQUEST_S)
+        self.weight_load_s = Gauge(
+            "benthic_weight_load_duration_seconds", "What the latest load of weights took", registry=self.registry
+        )
+        self.generation_rate = RecentRate(_RATE_S)
+        self.watch("gen_throughput", "Tokens a second, of late", lambda: self.generation_rate.per_s(time.monotonic()))
+        ProcessCollector(namespace="benthic", registry=self.registry)
+
+    def introduce(self, **labels: str) -> None:
+        """Say what is served, as labels of a gauge that is 1."""
+        info = Gauge("benthic_info", "What is served", list(labels), registry=self.registry)
+        info.labels(**labels).set(1)
 
     def watch(self, name: str, description: str, read: Callable[[], float]) -> None:
         """Add a gauge that is read when metrics are collected."""
         Gauge(f"benthic_{name}", description, registry=self.registry).set_function(read)
 
-    def watch_engine(self, read: Callable[[], EngineStats]) -> None:
+    def watch_engine(self, read: Callable[[], EngineStats], num_restarts: Callable[[], int] = lambda: 0) -> None:
         """Add the engine's figures."""
-        self.registry.register(_EngineFigures(read))
+        self.registry.register(EngineFigures(read, self._page_size, num_restarts))
+
+    def looked_up(self, request: Request, final: FinalOutput) -> None:
+        """Count what the prefix cache was asked for a request that has ended, and what it had."""
+        if final.report is None or request.fork_of is not None:
+            return
+        self.prefix_queries.inc()
+        self.prefix_hits.inc(final.cached_len > 0)
+        self.prefix_cuts.labels(final.report.cut).inc()
 
     def render(self) -> bytes:
         """All metrics in the Prometheus text format."""
@@ -56,75 +86,23 @@ class Metrics:
         return Histogram(f"benthic_{name}", description, buckets=buckets, registry=self.registry)
 
 
-_Read = Callable[[EngineStats], float]
+class RecentRate:
+    """Events a second over the last whole seconds, up to `span_s` of them."""
 
+    def __init__(self, span_s: int) -> None:
+        self._span_s = span_s
+        self._seconds: deque[list[int]] = deque(maxlen=span_s + 1)
+        """[second, events in it], ascending."""
 
-def _share(part: float, whole: float) -> float:
-    return part / whole if whole else 0.0
+    def add(self, now_s: float, count: int = 1) -> None:
+        """So many have happened now."""
+        second = int(now_s)
+        if self._seconds and self._seconds[-1][0] == second:
+            self._seconds[-1][1] += count
+        else:
+            self._seconds.append([second, count])
 
-
-_GAUGES: tuple[tuple[str, str, _Read], ...] = (
-    ("num_running_reqs", "Sequences that the engine computes", lambda s: s.num_running),
-    ("num_queue_reqs", "Sequences that wait for the engine", lambda s: s.num_waiting),
-    ("token_usage", "Share of the fuller pool that live sequences hold", lambda s: max(_pages(s), _windows(s))),
-    ("full_token_usage", "Share of the pages that live sequences hold", lambda s: _pages(s)),
-    ("swa_token_usage", "Share of the windows that live sequences hold", lambda s: _windows(s)),
-    ("kv_used_pages", "Pages that live sequences hold", lambda s: s.used_pages),
-    ("kv_evictable_pages", "Pages kept for later prompts", lambda s: s.cached_pages),
-    ("kv_available_pages", "Free pages", lambda s: s.total_pages - s.used_pages - s.cached_pages),
-    ("swa_used_windows", "Windows that live sequences hold", lambda s: s.used_windows),
-    ("swa_evictable_windows", "Windows kept for later prompts", lambda s: s.cached_windows),
-    ("swa_available_windows", "Free windows", lambda s: s.total_windows - s.used_windows - s.cached_windows),
-    ("cache_hit_rate", "Share of all prompt tokens found in the cache", lambda s: _hit_rate(s)),
-    ("spec_accept_rate", "Share of the drafted tokens that the model chose too", lambda s: _accept_rate(s)),
-    ("spec_accept_length", "Tokens of a verification, the model's own included", lambda s: _accept_length(s)),
-    ("weight_version", "Version of the weights in force", lambda s: s.weight_version),
-)
-_COUNTERS: tuple[tuple[str, str, _Read], ...] = (
-    ("engine_steps", "Passes", lambda s: s.num_steps),
-    ("engine_graph_steps", "Of these, passes replayed from a CUDA graph", lambda s: s.num_replayed_steps),
-    ("engine_prompt_tokens", "Prompt tokens of requests that the engine took", lambda s: s.num_prompt_tokens),
-    ("engine_cached_tokens", "Of these, tokens found in the cache", lambda s: s.num_cached_tokens),
-    ("replayed_tokens", "Tokens computed again only to restore windows", lambda s: s.num_replayed_tokens),
-    ("num_retracted_reqs", "Times that a sequence gave its memory back", lambda s: s.num_retractions),
-    ("timed_out_reqs", "Requests that ended at their time limit", lambda s: s.num_timeouts),
-    ("spec_drafted_tokens", "Draft tokens verified", lambda s: s.num_drafted),
-    ("spec_accepted_tokens", "Draft tokens accepted", lambda s: s.num_accepted),
-    ("evicted_pages", "Cached pages given up for others", lambda s: s.num_evicted_pages),
-    ("evicted_windows", "Cached windows given up for others", lambda s: s.num_evicted_windows),
-)
-
-
-def _pages(stats: EngineStats) -> float:
-    return _share(stats.used_pages, stats.total_pages)
-
-
-def _windows(stats: EngineStats) -> float:
-    return _share(stats.used_windows, stats.total_windows)
-
-
-def _hit_rate(stats: EngineStats) -> float:
-    return _share(stats.num_cached_tokens, stats.num_prompt_tokens)
-
-
-def _accept_rate(stats: EngineStats) -> float:
-    return _share(stats.num_accepted, stats.num_drafted)
-
-
-def _accept_length(stats: EngineStats) -> float:
-    return 1 + _share(stats.num_accepted, stats.num_verified)
-
-
-class _EngineFigures(Collector):
-    """Reads one record of figures a scrape."""
-
-    def __init__(self, read: Callable[[], EngineStats]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        """All figures of this moment."""
-        stats = self._read()
-        for name, description, figure in _GAUGES:
-            yield GaugeMetricFamily(f"benthic_{name}", description, value=figure(stats))
-        for name, description, figure in _COUNTERS:
-            yield CounterMetricFamily(f"benthic_{name}", description, value=figure(stats))
+    def per_s(self, now_s: float) -> float:
+        """The rate; the second that has not ended does not count."""
+        this = int(now_s)
+        return sum(count for second, count in self._seconds if this - self._span_s <= second < this) / self._span_s

@@ -18,7 +18,7 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
     @app.head(READY_PATH, include_in_schema=False)
     @app.get(READY_PATH)
     async def ready() -> Response:
-        state = readiness(service)
+        state = service.channel.readiness
         is_ready = state == "ready"
         body = {"status": state, "warmed": service.facts.start.warmed}
         headers = None if is_ready else {"retry-after": str(_RETRY_S)}
@@ -30,24 +30,12 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
         return {"timestamp": time.time(), "loads": [load_of(service)]}
 
 
-def readiness(service: Service) -> str:
-    """ "ready" where a request that comes now would be computed at once or queued; else why not.
-
-    An engine has been warmed before it is "running", so a server whose state is "ok" has nothing left to compile. A
-    full server is ready: it says 429 to what it cannot take, and a balancer that left it then would swing.
-    """
-    channel = service.channel
-    if channel.state != "ok":
-        return channel.state
-    return "paused" if channel.engine.stats.is_paused else "ready"
-
-
 def load_of(service: Service) -> dict[str, Any]:
     """Figures by which a router chooses among servers."""
     stats, channel = service.channel.engine.stats, service.channel
     page_size = service.facts.config.page_size
     return {
-        "state": readiness(service),
+        "state": service.channel.readiness,
         "num_open_sequences": channel.num_open,
         "max_open_sequences": service.config.max_open_sequences,
         "num_running_reqs": stats.num_running,
