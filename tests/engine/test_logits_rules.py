@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benthic.engine.logits_rules import SampledRow, apply_rules
+from benthic.engine.logits_rules import apply_rules
 from benthic.engine.request import Request
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.sequence import Sequence
 from benthic.engine.token_counts import TokenCounts
@@ -55,7 +56,7 @@ def test_every_row_is_changed_as_one_at_a_time(rows: list[Any], seed: int) -> No
     for rules, prompt, generated, drafted in rows:
         sequence = sequence_of(prompt, generated, **rules)
         sampled.append(SampledRow(sequence, len(sequence.tokens) + len(drafted), tuple(drafted)))
-    found = apply_rules(logits, sampled)
+    found = apply_rules(logits, sampled, {})
     assert torch.equal(logits, before), "the raw logits are what log-probabilities are reported of"
     for place, (row, (_, prompt, generated, drafted)) in enumerate(zip(sampled, rows, strict=True)):
         params = row.sequence.request.params
@@ -66,12 +67,12 @@ def test_every_row_is_changed_as_one_at_a_time(rows: list[Any], seed: int) -> No
 def test_rows_without_rules_are_not_even_copied() -> None:
     logits = torch.randn(2, VOCAB_SIZE)
     rows = [SampledRow(sequence_of([1], [], temperature=0.3, top_k=4, logprobs=3), 1 + place) for place in range(2)]
-    assert apply_rules(logits, rows) is logits
+    assert apply_rules(logits, rows, {}) is logits
 
 
 def test_a_row_without_history_may_be_ahead_of_what_the_host_knows() -> None:
     sequence = sequence_of([1, 2], [], min_tokens=2, logit_bias={0: 1.0})
-    found = apply_rules(torch.zeros(1, VOCAB_SIZE), [SampledRow(sequence, 4)])
+    found = apply_rules(torch.zeros(1, VOCAB_SIZE), [SampledRow(sequence, 4)], {})
     assert found[0].tolist() == [1.0] + [0.0] * (VOCAB_SIZE - 1)
 
 
@@ -79,7 +80,7 @@ def test_a_row_with_history_may_not() -> None:
     for rules in ({"presence_penalty": 1.0}, {"thinking_budget": 1}):
         row = SampledRow(sequence_of([1], [], **rules), 2)
         with pytest.raises(AssertionError):
-            apply_rules(torch.zeros(1, VOCAB_SIZE), [row])
+            apply_rules(torch.zeros(1, VOCAB_SIZE), [row], {})
 
 
 @settings(max_examples=200, deadline=None)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import Request
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.sampler import sample_rows
 from benthic.engine.sampling import SamplingParams
 from benthic.engine.scoring import read_ranked

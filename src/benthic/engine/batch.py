@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benthic.engine.host_copy import to_device
-from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk, StepPlan
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.speculate import verify_layout
 from benthic.models.context import Chunk, Rows
 

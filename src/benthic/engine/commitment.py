@@ -43,7 +43,7 @@ def commit_result(plan: StepPlan, result: StepResult, cache: CacheManager, finis
         if group and group[-1].error is not None:
             # Not committed: what gave numbers that are not finite must not be shared with others.
             _append_run(events, chunk, group[:-1], version)
-            events.append(finish(sequence, "error", group[-1].error, "numbers"))
+            events.append(finish(sequence, "error", group[-1].error, group[-1].error_kind))
             continue
         if len(group) == 1 and not chunk.drafts:
             token = group[0]

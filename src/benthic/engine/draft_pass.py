@@ -7,8 +7,9 @@ from torch import Tensor
 
 from benthic.engine.batch import Batch, SampledRows, single_rows
 from benthic.engine.drafting.protocol import ComputedPass
-from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk
+from benthic.engine.row_masks import row_masks
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.sampler import PendingSamples, draw_tokens
 from benthic.engine.speculate import Verified, tokens_that_count
 from benthic.models.context import AttentionContext, Rows
@@ -43,7 +44,7 @@ class DraftedEnds:
             )
             for place, own in zip(which, drafts, strict=True)
         ]
-        tokens: list[int] = draw_tokens(logits, rows).tolist()
+        tokens: list[int] = draw_tokens(logits, rows, row_masks(rows)).tolist()
         return tokens
 
     def single_rows(self, which: Seq[int], positions: Seq[int], token_ids: Seq[int]) -> tuple[Rows, AttentionContext]:

@@ -20,6 +20,7 @@ from benthic.cache.geometry import CacheCapacity
 from benthic.engine.assembly import EngineParts, assemble, cache_geometry, fingerprint, make_drafter
 from benthic.engine.call_checks import check_pause_mode, check_weight_version
 from benthic.engine.config import EngineConfig
+from benthic.engine.constraint import Constraints
 from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
 from benthic.engine.drafting import Drafter
@@ -81,7 +82,7 @@ class Engine:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config or EngineConfig()
-        self._model, self._graphs, self._masks, self._clock = model, graphs, masks, clock
+        self._model, self._graphs, self._clock = model, graphs, clock
         self._hold_threads()
         self._drafter = make_drafter(model, self.config) if drafter is None else drafter
         self.budget: Budget | None = None
@@ -93,6 +94,10 @@ class Engine:
         self._capacity = capacity
         self.max_model_len = capacity.max_len
         self._checks = RequestChecks(model.config, self.config, self.max_model_len, reads_grammars=masks is not None)
+        self._constraints = None
+        if masks is not None:
+            vocab_size, end_id = model.config.vocab_size, model.config.eos_token_id
+            self._constraints = Constraints(masks, end_id=end_id, vocab_size=vocab_size)
         self._fingerprint = fingerprint(model, self.config)
         self._versions = WeightVersions(0)
         self._counters = Counters()
@@ -118,7 +123,7 @@ class Engine:
         """Queues a request.
 
         Raises:
-            RequestError: see `check`; or its id is that of a live request.
+            RequestError: see `check`; or its id is that of a live request, or its grammar cannot be read.
             CapacityError: too many requests wait.
         """
         self.check(request)
@@ -381,6 +386,8 @@ class Engine:
             arrived_s=arrived_s,
             deadline_s=math.inf if timeout_s is None else arrived_s + timeout_s,
         )
+        if self._constraints is not None:
+            sequence.constraint = self._constraints.begin(request, sequence.stop_ids)
         if self.config.keep_routes or self.config.keep_picks:
             sequence.extras = ExtrasBuffer(self.config.page_size)
         return sequence

@@ -11,51 +11,32 @@ In this order, c(v) being how often v was generated before the position, known(v
     bias         l_v = l_v + bias_v
     min_tokens   l_v = -inf for the stopping tokens, while fewer tokens are generated
     thinking     if `thinking_budget` tokens are generated and none is the end of the reasoning, that is the next
+    grammar      l_v = -inf where the grammar has no v next; min_tokens and thinking are then its own business
+
+Until a request's grammar begins, the end token is forbidden: the answer would be without it.
 """
 
 from collections.abc import Sequence as Seq
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benthic.engine.constraint import RowMask, Stage
 from benthic.engine.host_copy import to_device
-from benthic.engine.sequence import Sequence
+from benthic.engine.row_masks import RowMasks, forbid
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.token_counts import TokenCounts
 
 
-class SampledRow(NamedTuple):
-    """One row of logits and the token that is to be drawn from it.
-
-    `position` is the one that the token will have: of the tokens before it, the sequence holds the first ones and
-    `drafted` the rest. Only a row whose rules need no history may be ahead of both (a token is still in flight).
-    """
-
-    sequence: Sequence
-    position: int
-    drafted: tuple[int, ...] = ()
-
-    @property
-    def num_generated(self) -> int:
-        """Tokens generated before this one."""
-        return self.position - self.sequence.prompt_len
-
-    def generated(self) -> list[int]:
-        """The tokens that were generated before this one."""
-        sequence = self.sequence
-        found = [*sequence.tokens[sequence.prompt_len :], *self.drafted]
-        assert len(found) == self.num_generated, (len(found), self.num_generated)
-        return found
-
-
-def apply_rules(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
+def apply_rules(logits: Tensor, rows: Seq[SampledRow], masks: RowMasks) -> Tensor:
     """The logits to sample from: `logits` itself where no row has a rule, else a changed copy.
 
     Args:
         logits: float32 [N, V], finite.
         rows: one a row, in order.
+        masks: what `row_masks` found for them.
     """
     ruled = [(place, row) for place, row in enumerate(rows) if row.sequence.request.params.has_rules]
     if not ruled:
@@ -63,8 +44,10 @@ def apply_rules(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
     logits = logits.clone()
     _penalise(logits, ruled)
     _add_biases(logits, ruled)
-    _forbid_stops(logits, ruled)
-    _end_reasoning(logits, ruled)
+    free = [(place, row) for place, row in ruled if place not in masks or masks[place].words is None]
+    _forbid_stops(logits, free, masks)
+    _end_reasoning(logits, free)
+    forbid(logits, masks)
     return logits
 
 
@@ -107,15 +90,18 @@ def _add_biases(logits: Tensor, ruled: _Ruled) -> None:
         logits[at] += _floats(logits, np.array(biases))
 
 
-def _forbid_stops(logits: Tensor, ruled: _Ruled) -> None:
-    found = [
-        (place, token)
-        for place, row in ruled
-        if row.num_generated < row.sequence.request.params.min_tokens
-        for token in row.sequence.stop_ids
-    ]
+def _forbid_stops(logits: Tensor, ruled: _Ruled, masks: RowMasks) -> None:
+    found = [(place, token) for place, row in ruled for token in _forbidden_stops(row, masks.get(place))]
     if found:
         logits[_index(logits, *np.array(found).T)] = float("-inf")
+
+
+def _forbidden_stops(row: SampledRow, mask: RowMask | None) -> frozenset[int]:
+    sequence = row.sequence
+    if row.num_generated < sequence.request.params.min_tokens:
+        return sequence.stop_ids
+    is_early = mask is not None and mask.stage is Stage.BEFORE
+    return sequence.constraint.early_ids if is_early and sequence.constraint is not None else frozenset()
 
 
 def _end_reasoning(logits: Tensor, ruled: _Ruled) -> None:

@@ -7,7 +7,7 @@ dataclass.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from benthic.engine.request import RowExtras, TokenLogprobs
+from benthic.engine.request import ErrorKind, RowExtras, TokenLogprobs
 from benthic.engine.sequence import Sequence
 
 
@@ -61,11 +61,12 @@ class StepPlan:
 
 
 class SampledToken(NamedTuple):
-    """A token that the model chose; `error` instead where its logits were not finite."""
+    """A token that the model chose; `error` instead where its logits were not finite, or nothing was to be chosen."""
 
     token_id: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None
+    error_kind: ErrorKind = "numbers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,10 @@ from benthic.cache.tables import PageTables
 from benthic.engine.drafting.mtp import DraftingModel
 from benthic.engine.extras import ExtrasCollector
 from benthic.engine.graphs import Graphs, captured_or_not
-from benthic.engine.logits_rules import SampledRow
 from benthic.engine.plan import ScheduledChunk, StepPlan
 from benthic.engine.row_buckets import RowBuckets
 from benthic.engine.row_drafts import PendingDrafts, RowDrafts
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.serving_model import ServingModel
 from benthic.kernels.pass_plan import Column, PlanBuffers, plan_rows, settle_rows
 from benthic.kernels.pass_plan.layout import REAL, RELAYED

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from benthic.engine.host_copy import HostCopy, to_device
-from benthic.engine.logits_rules import SampledRow, apply_rules
+from benthic.engine.logits_rules import apply_rules
 from benthic.engine.plan import SampledToken
 from benthic.engine.request import TokenLogprobs
+from benthic.engine.row_masks import RowMasks, row_masks
+from benthic.engine.sampled_row import SampledRow
 from benthic.engine.scoring import read_ranked
 from benthic.kernels.cross_entropy import RankedLogprobs, ranked_logprobs
 from benthic.kernels.sample import sample
@@ -25,26 +27,36 @@ class PendingSamples:
         drawn: Seq[Tensor],
         logprobs: dict[int, int],
         ranked: Seq[Tensor],
+        masks: RowMasks,
     ) -> None:
         """`drawn`: tokens [N] and whether their logits were numbers [N], or both together, int64 [N, 2]."""
         self.token_ids = token_ids
         """int64 [N], on the logits' device: what the next pass may read without the host."""
         self._positions = [row.position for row in rows]
         self._logprobs, self._num_ranked = logprobs, len(ranked)
+        self._stuck = {place: mask for place, mask in masks.items() if mask.error is not None}
         self._copy = HostCopy([*drawn, *ranked])
 
     def result(self) -> tuple[SampledToken, ...]:
-        """The N tokens, waiting for them. A row with a logit that is NaN or infinite holds an error."""
+        """The N tokens, waiting for them. A row with a logit that is NaN or infinite, or with a grammar that admits no
+        token, holds an error."""
         copies = self._copy.wait()
         drawn, ranked = copies[: len(copies) - self._num_ranked], copies[len(copies) - self._num_ranked :]
         token_ids, is_finite = drawn if len(drawn) == 2 else drawn[0].unbind(1)
         logprobs = self._read_logprobs(RankedLogprobs(*ranked)) if ranked else {}
         return tuple(
             SampledToken(token, logprobs.get(row))
-            if fine
-            else SampledToken(token, None, f"the logits after {self._positions[row]} tokens are not finite numbers")
+            if fine and row not in self._stuck
+            else self._failed(row, token, fine)
             for row, (token, fine) in enumerate(zip(token_ids.tolist(), is_finite.tolist(), strict=True))
         )
+
+    def _failed(self, row: int, token: int, is_finite: bool) -> SampledToken:
+        if not is_finite:
+            error = f"the logits after {self._positions[row]} tokens are not finite numbers"
+            return SampledToken(token, None, error, "numbers")
+        mask = self._stuck[row]
+        return SampledToken(token, None, mask.error, mask.error_kind)
 
     def _read_logprobs(self, ranked: RankedLogprobs) -> dict[int, TokenLogprobs]:
         """By row, each cut to the number of alternatives it asked for."""
@@ -65,10 +77,11 @@ def sample_rows(logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
     is_finite = torch.isfinite(least) & torch.isfinite(most)
     if logits.is_cuda or not bool(is_finite.all()):
         logits = torch.where(is_finite[:, None], logits, 0.0)
-    token_ids = draw_tokens(logits, rows)
+    masks = row_masks(rows)
+    token_ids = draw_tokens(logits, rows, masks)
     wanted = _wanted(rows)
     ranked = _rank(logits, token_ids, wanted) if wanted else ()
-    return PendingSamples(rows, token_ids, (token_ids, is_finite), wanted, ranked)
+    return PendingSamples(rows, token_ids, (token_ids, is_finite), wanted, ranked, masks)
 
 
 def settled_samples(settled: Tensor, logits: Tensor, rows: Seq[SampledRow]) -> PendingSamples:
@@ -81,7 +94,7 @@ def settled_samples(settled: Tensor, logits: Tensor, rows: Seq[SampledRow]) -> P
     settled = settled[: len(rows)]
     token_ids, wanted = settled[:, 0], _wanted(rows)
     ranked = _rank(logits[: len(rows)], token_ids, wanted) if wanted else ()
-    return PendingSamples(rows, token_ids, (settled if settled.is_cuda else settled.clone(),), wanted, ranked)
+    return PendingSamples(rows, token_ids, (settled if settled.is_cuda else settled.clone(),), wanted, ranked, {})
 
 
 def _wanted(rows: Seq[SampledRow]) -> dict[int, int]:
@@ -91,9 +104,9 @@ def _wanted(rows: Seq[SampledRow]) -> dict[int, int]:
     }
 
 
-def draw_tokens(logits: Tensor, rows: Seq[SampledRow]) -> Tensor:
+def draw_tokens(logits: Tensor, rows: Seq[SampledRow], masks: RowMasks) -> Tensor:
     """The tokens alone, int64 [N] on the logits' device: for guesses, which nobody reports on."""
-    logits = apply_rules(logits, rows)
+    logits = apply_rules(logits, rows, masks)
     settings = [row.sequence.request.params for row in rows]
     # One copy to the device holds all settings: its rows are int64, or float64 seen as such.
     host = np.empty((6, len(rows)), np.int64)

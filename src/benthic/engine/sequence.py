@@ -18,6 +18,7 @@ from typing import Protocol
 
 from benthic.cache.row import Row
 from benthic.cache.work import Cut
+from benthic.engine.constraint import Constraint
 from benthic.engine.request import (
     ErrorKind,
     FinalOutput,
@@ -64,14 +65,15 @@ class Sequence:
         number: arrival order, unique; older requests have smaller numbers.
         limit_len: prompt and generated tokens together may not exceed this.
         stop_ids: tokens that end it.
-        is_serial: what it samples depends on its tokens through the host (penalties, a thinking budget): its next
-            pass is planned only when its last result is here.
+        is_serial: what it samples depends on its tokens through the host (penalties, a thinking budget, a grammar): its
+            next pass is planned only when its last result is here.
         arrived_s: when it came, on the clock of the scheduler's `now`.
         deadline_s: when it must be done, on that clock.
     """
 
     __slots__ = (
-        "accepted", "arrived_s", "cached_len", "computed_len", "cut", "deadline_s", "drafted", "drafts", "extras",
+        "accepted", "arrived_s", "cached_len", "computed_len", "constraint", "cut", "deadline_s", "drafted", "drafts",
+        "extras",
         "finish_reason", "followers", "has_rules", "is_serial", "known_len", "leader", "limit_len", "logprobs",
         "match_lens", "num_in_flight", "num_overtaken", "num_retractions", "number", "phase", "prompt_len",
         "prompt_logprobs", "queued_s", "rank", "replayed", "request", "row", "scheduled_len", "seed", "stop_ids",
@@ -125,6 +127,8 @@ class Sequence:
         self.cut: Cut = "not admitted"
         self.replayed = self.num_retractions = self.drafted = self.accepted = 0
         self.weight_versions: list[int] = []
+        self.constraint: Constraint | None = None
+        """Set before it is queued, where its answer must fit a grammar."""
         self.token_counts: TokenCounts | None = None
         """The sampler's, where penalties look back on the tokens."""
         self.check()
@@ -208,7 +212,10 @@ class Sequence:
         """The reason to end after the last token, if there is one."""
         if self.tokens[-1] in self.stop_ids and len(self.tokens) > self.prompt_len:
             return "stop"
-        return "length" if len(self.tokens) >= self.limit_len else None
+        is_last = len(self.tokens) >= self.limit_len
+        if self.constraint is not None and self.constraint.has_ended(self.tokens, is_last=is_last):
+            return "stop"
+        return "length" if is_last else None
 
     def finish(self, reason: FinishReason, error: str | None = None, error_kind: ErrorKind = "engine") -> FinalOutput:
         """Any live phase -> DONE; the one final output. A pass in flight may still carry a row of it."""

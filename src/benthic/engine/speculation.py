@@ -61,6 +61,9 @@ class Speculation:
         if depth > 0:
             sequence.drafts = self._drafter.propose(sequence.request.request_id, sequence.tokens, depth, observed)
             assert len(sequence.drafts) <= depth, (len(sequence.drafts), depth)
+        if sequence.drafts and sequence.constraint is not None:
+            # What its grammar refuses would only be computed in vain.
+            sequence.drafts = sequence.drafts[: sequence.constraint.num_fitting(sequence.tokens, sequence.drafts)]
 
     def _observe_time(self, plan: StepPlan, depths: Seq[int], seconds: float) -> None:
         """Counts the time of a pass, unless it also computed prompts."""
