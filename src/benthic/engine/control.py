@@ -29,8 +29,11 @@ from benthic.engine.messages import (
     Reply,
     Report,
     Resume,
+    StartProfile,
+    StopProfile,
     UpdateWeights,
 )
+from benthic.engine.profiling import Profiler
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.stats import EngineStats
 from benthic.engine.watchdog import Heartbeat
@@ -123,6 +126,7 @@ class EngineLoop:
         self._heartbeat = heartbeat
         self._holds_files = holds_files
         self._file: HeldFile | None = None
+        self._profiler = Profiler()
         self._lack = ""  # why there are no weights to answer with
         self._is_closing = False
         self._reported_at = 0.0
@@ -148,7 +152,7 @@ class EngineLoop:
 
     def _step(self) -> list[Event]:
         try:
-            with self._heartbeat:
+            with self._heartbeat, self._profiler.step():
                 return self._engine.step()
         except Exception as error:  # noqa: BLE001 - the border: a failing step ends its requests, not the loop
             logger.exception("an engine step failed; its requests end with an error")
@@ -225,6 +229,10 @@ class EngineLoop:
                 value = engine.describe()
             case Check():
                 engine.check_laws()
+            case StartProfile(_, wish):
+                value = str(self._profiler.start(wish))
+            case StopProfile():
+                value = str(self._profiler.stop())
         return Done(call.number, value), events
 
     def _update(self, call: UpdateWeights) -> tuple[Done, list[Event]]:

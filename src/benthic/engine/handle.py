@@ -30,8 +30,11 @@ from benthic.engine.messages import (
     PauseMode,
     Report,
     Resume,
+    StartProfile,
+    StopProfile,
     UpdateWeights,
 )
+from benthic.engine.profiling import ProfileWish
 from benthic.engine.request import ErrorKind, Event, FinalOutput, FinishReason, Request, TokenEvent, TokenLogprobs
 from benthic.engine.stats import EngineStats
 from benthic.errors import BenthicError, CapacityError, EngineError, RequestError
@@ -338,6 +341,18 @@ class EngineHandle(ABC):
     def check(self) -> Future[str]:
         """Asserts the engine's conservation laws between two steps; EngineError names a broken one."""
         return self._call(Check)
+
+    def start_profile(self, wish: ProfileWish) -> Future[str]:
+        """Records the next steps; the future's value is the path at which the trace will be.
+
+        Returns:
+            A future of the path, or of a RequestError: a recording runs already, or nothing can be written there.
+        """
+        return self._call(lambda number: StartProfile(number, wish))
+
+    def stop_profile(self) -> Future[str]:
+        """Ends a recording; the future's value is the path of its trace, or a RequestError: there is none."""
+        return self._call(StopProfile)
 
     def _call(self, command: Callable[[int], Call]) -> Future[str]:
         number, future = self._answers.expect_call()

@@ -4,16 +4,17 @@ Commands go in, replies come out. All are frozen records of plain values, so tha
 weights go by path; only within one process may a state dict be handed on.
 
     Request, Cancel                                    answered by events: tokens, then exactly one FinalOutput
-    Pause, Resume, UpdateWeights, Flush, Dump, Check   answered by one Done or Failed of the same `number`
+    Pause, Resume and the other calls                  answered by one Done or Failed of the same `number`
     Close                                              answered by the end of the loop
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from benthic.engine.config import EngineConfig
 from benthic.engine.grammar import MaskFactory
+from benthic.engine.profiling import ProfileWish
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.start_report import StartReport
 from benthic.engine.stats import EngineStats
@@ -83,13 +84,28 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class StartProfile:
+    """Records the next steps; answered with the path at which the trace will be."""
+
+    number: int
+    wish: ProfileWish
+
+
+@dataclass(frozen=True, slots=True)
+class StopProfile:
+    """Ends the recording; answered with the path of the trace."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """Ends every live request with an error, and the loop."""
 
 
-Call = Pause | Resume | UpdateWeights | Flush | Dump | Check
+Call = Pause | Resume | UpdateWeights | Flush | Dump | Check | StartProfile | StopProfile
 Command = Request | Cancel | Call | Close
-COMMANDS = (Request, Cancel, Pause, Resume, UpdateWeights, Flush, Dump, Check, Close)
+COMMANDS = (Request, Cancel, *get_args(Call), Close)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,50 +4,51 @@ They exist only when `--server.admin_key` is set, and ask for that key instead o
 that trainers already call. Each answers when the engine has done it; while a pause lasts, requests are taken and wait.
 """
 
-import asyncio
 import time
-from concurrent.futures import Future
 from dataclasses import asdict
 from typing import Any
 
 from fastapi import FastAPI
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 
 from benthic import __version__
 from benthic.engine.call_checks import MAX_WEIGHT_VERSION
 from benthic.engine.messages import PauseMode
-from benthic.errors import CheckpointError, EngineError, RequestError
-from benthic.server.body import read_object
-from benthic.server.errors import ApiError
+from benthic.errors import CheckpointError, RequestError
+from benthic.server.calls import control_handler, done
 from benthic.server.fields import Fields, refuse
+from benthic.server.profile_routes import PROFILE_PATHS, add_profile_routes
 from benthic.server.service import Service
 
 _MODES: dict[str, PauseMode] = {"abort": "abort", "keep": "keep", "in_place": "keep", "retract": "retract"}
-CONTROL_PATHS = frozenset(
-    f"/{name}"
-    for name in (
-        "pause_generation",
-        "continue_generation",
-        "update_weights_from_disk",
-        "flush_cache",
-        "abort_request",
-        "abort",
-        "get_weight_version",
-        "server_info",
-        "dump_state",
+CONTROL_PATHS = (
+    frozenset(
+        f"/{name}"
+        for name in (
+            "pause_generation",
+            "continue_generation",
+            "update_weights_from_disk",
+            "flush_cache",
+            "abort_request",
+            "abort",
+            "get_weight_version",
+            "server_info",
+            "dump_state",
+        )
     )
+    | PROFILE_PATHS
 )
 
 
 def add_control_routes(app: FastAPI, service: Service) -> None:
     """Adds the routes of CONTROL_PATHS; who may use them is the door's business."""
-    app.add_api_route("/pause_generation", _handler(service, _pause), methods=["POST"])
-    app.add_api_route("/continue_generation", _handler(service, _continue), methods=["POST"])
-    app.add_api_route("/update_weights_from_disk", _handler(service, _update_weights), methods=["POST"])
-    app.add_api_route("/flush_cache", _handler(service, _flush), methods=["POST"])
+    app.add_api_route("/pause_generation", control_handler(service, _pause), methods=["POST"])
+    app.add_api_route("/continue_generation", control_handler(service, _continue), methods=["POST"])
+    app.add_api_route("/update_weights_from_disk", control_handler(service, _update_weights), methods=["POST"])
+    app.add_api_route("/flush_cache", control_handler(service, _flush), methods=["POST"])
+    add_profile_routes(app, service)
     for name in ("/abort_request", "/abort"):
-        app.add_api_route(name, _handler(service, _abort), methods=["POST"])
+        app.add_api_route(name, control_handler(service, _abort), methods=["POST"])
 
     @app.get("/get_weight_version")
     async def weight_version() -> dict[str, Any]:
@@ -59,19 +60,7 @@ def add_control_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/dump_state")
     async def dump_state() -> Response:
-        return PlainTextResponse(await _done(service.channel.engine.dump()))
-
-
-def _handler(service: Service, act: Any) -> Any:
-    """A route that reads a JSON object (an empty body is an empty one), acts, and answers with an object."""
-
-    async def handle(request: Request) -> Response:
-        has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-        fields = Fields(await read_object(request, service.config) if has_body else {})
-        answer = await act(service, fields)
-        return JSONResponse({"success": True, **answer})
-
-    return handle
+        return PlainTextResponse(await done(service.channel.engine.dump()))
 
 
 async def _pause(service: Service, fields: Fields) -> dict[str, Any]:
@@ -79,13 +68,13 @@ async def _pause(service: Service, fields: Fields) -> dict[str, Any]:
     if mode not in _MODES:
         refuse("mode", mode, "one of " + ", ".join(_MODES))
     service.count_unknown(fields)
-    await _done(service.channel.engine.pause(_MODES[mode]))
+    await done(service.channel.engine.pause(_MODES[mode]))
     return {"mode": _MODES[mode]}
 
 
 async def _continue(service: Service, fields: Fields) -> dict[str, Any]:
     service.count_unknown(fields)
-    await _done(service.channel.engine.resume())
+    await done(service.channel.engine.resume())
     return {}
 
 
@@ -97,7 +86,7 @@ async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
     service.count_unknown(fields)
     began_at = time.monotonic()
     try:
-        new_version = int(await _done(engine.update_weights(path, version, checksum)))
+        new_version = int(await done(engine.update_weights(path, version, checksum)))
     except CheckpointError as error:
         raise RequestError(str(error), param="model_path") from None
     except RequestError as error:  # what crossed a process has lost its field; only the version is judged over there
@@ -108,7 +97,7 @@ async def _update_weights(service: Service, fields: Fields) -> dict[str, Any]:
 
 async def _flush(service: Service, fields: Fields) -> dict[str, Any]:
     service.count_unknown(fields)
-    await _done(service.channel.engine.flush())
+    await done(service.channel.engine.flush())
     return {}
 
 
@@ -141,16 +130,3 @@ def _info(service: Service) -> dict[str, Any]:
 
 def _is_secret(name: str) -> bool:
     return "key" in name or "secret" in name
-
-
-async def _done(future: Future[str]) -> str:
-    """The value of a call.
-
-    Raises:
-        ApiError: 503 when the engine could not carry it out.
-        BenthicError: it would not, for a reason that the caller can mend.
-    """
-    try:
-        return await asyncio.wrap_future(future)
-    except EngineError as error:
-        raise ApiError(503, str(error), kind="server_error", code="engine_unavailable", retry_after_s=5.0) from None
