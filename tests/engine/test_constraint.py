@@ -1,19 +1,15 @@
 """What a grammar says of a row depends on the tokens before it alone, whatever was drafted and undone on the way."""
 
 import random
-from collections.abc import Sequence as Seq
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benthic.engine.constraint import MAX_FRESH, Constraint, Constraints, RowMask, Stage
-from benthic.engine.grammar import Grammar, Words
-from benthic.engine.request import Request
-from benthic.engine.sampling import SamplingParams
-from benthic.errors import RequestError
-from tests.engine.automaton_masks import END_ID, Automaton, AutomatonMask, AutomatonMasks, chain, random_automaton
+from benthic.engine.constraint import Constraint, RowMask, Stage
+from benthic.engine.grammar import Words
+from tests.engine.automaton_masks import END_ID, Automaton, AutomatonMask, chain, random_automaton
 
 VOCAB_SIZE = 75
 PROMPT = [9, 9, 9]
@@ -158,42 +154,3 @@ def test_a_reader_that_refuses_what_it_admitted_is_an_error_of_the_engine() -> N
     assert allowed(constraint.at(PROMPT, ())) == set(range(VOCAB_SIZE))
     mask = constraint.at([*PROMPT, 33], ())
     assert mask.error_kind == "engine" and mask.error is not None and "token 33" in mask.error
-
-
-def request_with(grammar: Grammar | None, prompt: Seq[int] = PROMPT) -> Request:
-    return Request(request_id="r", prompt_ids=tuple(prompt), params=SamplingParams(grammar=grammar))
-
-
-def test_a_grammar_is_read_once_for_all_that_have_it_and_each_has_its_own_place() -> None:
-    source = AutomatonMasks()
-    constraints = Constraints(source, end_id=END_ID, vocab_size=VOCAB_SIZE)
-    grammar = chain([10], [11]).grammar()
-    stops = frozenset({END_ID})
-    first, second = (constraints.begin(request_with(grammar), stops) for _ in range(2))
-    assert first is not None and second is not None and source.num_read == 1
-    assert allowed(first.at([*PROMPT, 10], ())) == {11}
-    assert allowed(second.at(PROMPT, ())) == {10}
-    assert constraints.begin(request_with(None), stops) is None
-
-
-def test_the_same_grammar_after_another_prefix_begins_elsewhere() -> None:
-    constraints = Constraints(AutomatonMasks(), end_id=END_ID, vocab_size=VOCAB_SIZE)
-    word = chain([10], [11])
-    for prefix, expected in (("", {10}), ("10", {11})):
-        constraint = constraints.begin(request_with(word.grammar(prefix=prefix)), frozenset({END_ID}))
-        assert constraint is not None and allowed(constraint.at(PROMPT, ())) == expected
-
-
-def test_only_so_many_beginnings_are_kept() -> None:
-    source = AutomatonMasks()
-    constraints = Constraints(source, end_id=END_ID, vocab_size=VOCAB_SIZE)
-    grammars = [chain([10 + n % 60], [2 + n // 60]).grammar() for n in range(MAX_FRESH + 1)]
-    for grammar in [*grammars, grammars[0], grammars[-1]]:
-        constraints.begin(request_with(grammar), frozenset({END_ID}))
-    assert source.num_read == MAX_FRESH + 2, "the first was forgotten, the last was not"
-
-
-def test_what_cannot_be_read_is_refused() -> None:
-    constraints = Constraints(AutomatonMasks(), end_id=END_ID, vocab_size=VOCAB_SIZE)
-    with pytest.raises(RequestError, match="no automaton"):
-        constraints.begin(request_with(Grammar("k", b"{", None)), frozenset())

@@ -246,11 +246,3 @@ def test_an_engine_without_a_reader_refuses_grammars(small_model: Transformer) -
     with pytest.raises(RequestError, match="nobody who reads one") as caught:
         engine.add(request("r", (5, 6), grammar=chain([A]).grammar()))
     assert caught.value.param == "grammar"
-
-
-def test_a_grammar_that_cannot_be_read_is_refused_and_nothing_is_left(small_model: Transformer) -> None:
-    engine = engine_of(small_model)
-    with pytest.raises(RequestError, match="no automaton"):
-        engine.add(request("r", (5, 6), grammar=Grammar("k", b"[", None)))
-    assert not engine.has_work()
-    assert serve(engine, [request("r", (5, 6))])["r"].error is None

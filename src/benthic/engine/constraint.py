@@ -8,7 +8,6 @@ and taken back when others come, so that a row after drafts has the mask that it
 What else may forbid an ending gives way: a grammar that leaves nothing but the end gets it.
 """
 
-from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from enum import StrEnum
 from typing import NamedTuple
@@ -16,11 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benthic.engine.grammar import Grammar, MaskSource, TokenMask
-from benthic.engine.request import ErrorKind, Request
-
-MAX_FRESH = 64
-"""Grammars whose beginnings are kept, so that the next request with one of them costs a fork."""
+from benthic.engine.grammar import Grammar, TokenMask
+from benthic.engine.request import ErrorKind
 
 
 class Stage(StrEnum):
@@ -192,47 +188,6 @@ class Constraint:
             _clear(bits, unwanted)
             if not bits.any():
                 bits[:] = before
-
-
-class Constraints:
-    """Begins constraints for one model.
-
-    Args:
-        source: reads grammars.
-        end_id: the model's end token.
-        vocab_size: its vocabulary.
-    """
-
-    def __init__(self, source: MaskSource, *, end_id: int, vocab_size: int) -> None:
-        self._source, self._end_id, self._vocab_size = source, end_id, vocab_size
-        self._fresh: OrderedDict[tuple[str, str], TokenMask] = OrderedDict()
-
-    def begin(self, request: Request, stop_ids: frozenset[int]) -> Constraint | None:
-        """The constraint of a request; None where it has no grammar.
-
-        Raises:
-            RequestError: its grammar cannot be read.
-        """
-        grammar = request.params.grammar
-        if grammar is None:
-            return None
-        return Constraint(
-            grammar,
-            self._begin(grammar).fork(),
-            prompt_len=len(request.prompt_ids),
-            stop_ids=stop_ids,
-            end_id=self._end_id,
-            vocab_size=self._vocab_size,
-        )
-
-    def _begin(self, grammar: Grammar) -> TokenMask:
-        name = grammar.key, grammar.prefix
-        if name not in self._fresh:
-            self._fresh[name] = self._source.start(grammar)
-        self._fresh.move_to_end(name)
-        if len(self._fresh) > MAX_FRESH:
-            self._fresh.popitem(last=False)
-        return self._fresh[name]
 
 
 def _set(bits: NDArray[np.uint32], ids: frozenset[int]) -> None:

@@ -57,12 +57,12 @@ class Counters:
         self.num_earlier_retractions += scheduler.num_retractions
         self.num_earlier_timeouts += scheduler.num_timeouts
 
-    def stats(self, scheduler: Scheduler, cache: CacheStats, weight_version: int) -> EngineStats:
-        """All figures together."""
+    def stats(self, scheduler: Scheduler, num_unread: int, cache: CacheStats, weight_version: int) -> EngineStats:
+        """All figures together; `num_unread` requests wait for their grammars."""
         live = sum(sequence.num_generated for sequence in scheduler.sequences())
         pages, windows = cache.pages, cache.windows
         return EngineStats(
-            num_waiting=scheduler.num_waiting,
+            num_waiting=scheduler.num_waiting + num_unread,
             num_running=scheduler.num_running,
             num_steps=self.num_steps,
             num_replayed_steps=self.num_replayed_steps,

@@ -20,12 +20,12 @@ from benthic.cache.geometry import CacheCapacity
 from benthic.engine.assembly import EngineParts, assemble, cache_geometry, fingerprint, make_drafter
 from benthic.engine.call_checks import check_pause_mode, check_weight_version
 from benthic.engine.config import EngineConfig
-from benthic.engine.constraint import Constraints
 from benthic.engine.counters import Counters
 from benthic.engine.cpu import hold_threads
 from benthic.engine.drafting import Drafter
 from benthic.engine.extras import ExtrasBuffer
 from benthic.engine.grammar import MaskSource
+from benthic.engine.grammar_reading import GrammarReading
 from benthic.engine.graphs import Graphs
 from benthic.engine.memory_plan import plan_memory
 from benthic.engine.pending import PendingStep
@@ -40,6 +40,8 @@ from benthic.errors import CapacityError, RequestError, WeightsLostError
 from benthic.models.transformer import Transformer
 
 PauseMode = Literal["abort", "keep", "retract"]
+_READING_S = 0.005
+"""A step that finds nothing else to do waits so long for a grammar; commands wait with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +96,8 @@ class Engine:
         self._capacity = capacity
         self.max_model_len = capacity.max_len
         self._checks = RequestChecks(model.config, self.config, self.max_model_len, reads_grammars=masks is not None)
-        self._constraints = None
-        if masks is not None:
-            vocab_size, end_id = model.config.vocab_size, model.config.eos_token_id
-            self._constraints = Constraints(masks, end_id=end_id, vocab_size=vocab_size)
+        vocab_size, end_id = model.config.vocab_size, model.config.eos_token_id
+        self._grammars = GrammarReading(masks, end_id=end_id, vocab_size=vocab_size)
         self._fingerprint = fingerprint(model, self.config)
         self._versions = WeightVersions(0)
         self._counters = Counters()
@@ -123,19 +123,21 @@ class Engine:
         """Queues a request.
 
         Raises:
-            RequestError: see `check`; or its id is that of a live request, or its grammar cannot be read.
+            RequestError: see `check`; or its id is that of a live request.
             CapacityError: too many requests wait.
         """
         self.check(request)
         if request.request_id in self._live:
             raise RequestError(f"request_id {request.request_id!r} is in use; each live request needs its own")
         scheduler = self._parts.scheduler
-        if scheduler.num_waiting >= self.config.max_num_waiting:
-            raise CapacityError(f"{scheduler.num_waiting} requests wait, the most allowed; try again later")
+        num_waiting = scheduler.num_waiting + len(self._grammars)
+        if num_waiting >= self.config.max_num_waiting:
+            raise CapacityError(f"{num_waiting} requests wait, the most allowed; try again later")
         sequence = self._sequence(request)
         self._live[request.request_id] = sequence
         self._counters.added(sequence)
-        scheduler.add(sequence)
+        if self._grammars.is_ready(sequence):
+            scheduler.add(sequence)
 
     def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
         """Ends a request before the next pass; `reason` is what its FinalOutput says. Unknown ids are ignored."""
@@ -149,7 +151,7 @@ class Engine:
 
     def idle_s(self) -> float:
         """Seconds until a request times out, which a paused engine has to tell as well; infinite if none will."""
-        return self._parts.scheduler.next_deadline_s - self._clock()
+        return min(self._parts.scheduler.next_deadline_s, self._grammars.next_deadline_s) - self._clock()
 
     @property
     def is_sound(self) -> bool:
@@ -160,7 +162,7 @@ class Engine:
         """Ends cancelled and late requests, then plans and launches a pass and takes in the one before."""
         self._is_sound = False
         now_s = self._clock()
-        events = self._dismiss() + list(self._parts.scheduler.time_out(now_s))
+        events = self._dismiss() + self._queue_read() + self._time_out(now_s)
         if not self._is_paused:
             self._hold_threads()
             plan = self._parts.scheduler.plan(now_s)
@@ -168,6 +170,8 @@ class Engine:
                 self._launch(plan)
             if self._in_flight and (not plan.chunks or len(self._in_flight) > self._parts.overlap_steps):
                 events += self._take_in()
+            elif not plan.chunks and not events:
+                self._grammars.wait(_READING_S)
         if self.config.debug_checks:
             self.check_laws()
         held = self._hand_out()
@@ -179,7 +183,7 @@ class Engine:
         if not self._is_sound:
             return self._start_afresh(error)
         events = self._drain()
-        finals = [self._parts.scheduler.finish(sequence, "error", error) for sequence in list(self._live.values())]
+        finals = [self._finish(sequence, "error", error) for sequence in list(self._live.values())]
         events += self._held + self._ended(list(finals))
         self._held = []
         return events
@@ -204,7 +208,7 @@ class Engine:
         if mode == "retract":
             scheduler.retract_all()
         elif mode == "abort":
-            finals = [scheduler.finish(sequence, "cancelled") for sequence in list(self._live.values())]
+            finals = [self._finish(sequence, "cancelled") for sequence in list(self._live.values())]
             self._held += self._ended(list(finals))
         self._is_sound = True
         return self._hand_out()
@@ -262,6 +266,7 @@ class Engine:
 
     def close(self) -> None:
         """Waits for what is in flight; the engine is not to be used any more."""
+        self._grammars.close()
         self._parts.runner.close()
 
     @property
@@ -278,7 +283,8 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """Figures of this moment."""
-        figures = self._counters.stats(self._parts.scheduler, self._parts.cache.stats(), self._versions.current)
+        parts, version = self._parts, self._versions.current
+        figures = self._counters.stats(parts.scheduler, len(self._grammars), parts.cache.stats(), version)
         return replace(figures, is_paused=self._is_paused)
 
     def check_laws(self) -> None:
@@ -333,8 +339,30 @@ class Engine:
 
     def _dismiss(self) -> list[Event]:
         cancelled, self._cancelled = dict(self._cancelled), []
-        finish = self._parts.scheduler.finish
-        return [finish(self._live[name], reason) for name, reason in cancelled.items() if name in self._live]
+        return [self._finish(self._live[name], reason) for name, reason in cancelled.items() if name in self._live]
+
+    def _queue_read(self) -> list[Event]:
+        """Queues sequences that waited for their grammars, or ends them where these cannot be read."""
+        events: list[Event] = []
+        for sequence, error, kind in self._grammars.take():
+            if error is None:
+                self._parts.scheduler.add(sequence)
+            else:
+                events.append(sequence.finish("error", error, kind))
+        return events
+
+    def _time_out(self, now_s: float) -> list[Event]:
+        scheduler = self._parts.scheduler
+        for sequence in self._grammars.late(now_s):
+            self._grammars.drop(sequence)
+            scheduler.add(sequence)  # which knows how to end it
+        return list(scheduler.time_out(now_s))
+
+    def _finish(self, sequence: Sequence, reason: FinishReason, error: str | None = None) -> FinalOutput:
+        """Ends a live sequence, wherever it is."""
+        if self._grammars.drop(sequence):
+            return sequence.finish(reason, error)
+        return self._parts.scheduler.finish(sequence, reason, error)
 
     def _ended(self, events: list[Event]) -> list[Event]:
         """Forgets the requests that ended."""
@@ -350,6 +378,7 @@ class Engine:
         self._parts.runner.close()
         self._in_flight.clear()
         self._cancelled.clear()
+        self._grammars.clear()
         events = self._held + self._ended([_failed(sequence, error) for sequence in self._live.values()])
         self._held = []
         self._counters.replaced(self._parts.scheduler)
@@ -386,8 +415,6 @@ class Engine:
             arrived_s=arrived_s,
             deadline_s=math.inf if timeout_s is None else arrived_s + timeout_s,
         )
-        if self._constraints is not None:
-            sequence.constraint = self._constraints.begin(request, sequence.stop_ids)
         if self.config.keep_routes or self.config.keep_picks:
             sequence.extras = ExtrasBuffer(self.config.page_size)
         return sequence
