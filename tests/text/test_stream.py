@@ -118,7 +118,7 @@ def test_every_cut_of_the_ids_streams_what_the_plain_reply_says(
         ("call while thinking", "r", "", 1, "tool_calls"),
         ("no arguments", "r", "", 1, "tool_calls"),
         ("bad json", "", "", 1, "stop"),
-        ("empty block", "", "a", 0, "stop"),
+        ("empty block", "", "a\n\nb", 0, "stop"),
         ("unfinished block", "", "a", 1, "stop"),
         ("newlines", "r", "b\n\n", 0, "stop"),
     ],

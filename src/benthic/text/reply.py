@@ -16,6 +16,7 @@ does not do (each found by trying it):
 import codecs
 import json
 import math
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, NoReturn
@@ -23,9 +24,10 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import deepseek_recipe as recipe
 
 from benthic.text.fields import describe_json_error
+from benthic.text.markup import MarkupReader, Piece
 from benthic.text.prompt import Prompt
 from benthic.text.reasoning_stops import ReasoningStops
-from benthic.text.tokenizer import DSML, END_THINK, THINK, Tokenizer
+from benthic.text.tokenizer import DSML, END_THINK, Tokenizer
 from benthic.text.wire import Payload, ToolCallWatch, add_drafts, correct_cached, correct_finish, is_last, says_nothing
 
 FinishReason = Literal["stop", "length"]
@@ -40,6 +42,7 @@ _Group = list[_Entry]
 LOWEST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say (OpenAI's convention)."""
 
+_MARKER_STARTS = re.compile(r"(?<=[<｜])")
 _FINISH = {"stop": recipe.InferenceFinishReason.Stop, "length": recipe.InferenceFinishReason.Length}
 _GENERATORS = {
     "chat": recipe.ChatCompletionRequest.chunk_generator,
@@ -78,8 +81,11 @@ class ReplyParser:
         self._processor = recipe.StreamProcessor(_generator(prompt, reply_id), prompt.parsing, tokenizer.recipe)
         self._shown = _shown_control_ids(tokenizer)
         self._undecided: _Group = []
-        self._block = _ToolBlock(prompt.parsing)
-        self._ends_reasoning = _ids(tokenizer, (END_THINK, DSML))
+        starts_in_calls = prompt.parsing.starts_in_tool_calls
+        self._markup: MarkupReader[_Entry] = MarkupReader(
+            has_tools=prompt.parsing.parse_tool_calls or starts_in_calls, mode="calls" if starts_in_calls else "text"
+        )
+        self._marker_ids = _ids(tokenizer, (DSML,))
         self._reasoning: ReasoningStops[_Entry] | None = None
         if prompt.thinking and prompt.stop_in_reasoning and prompt.parsing.stop_sequences:
             self._reasoning = ReasoningStops(prompt.parsing.stop_sequences)
@@ -104,7 +110,9 @@ class ReplyParser:
         problems = (
             (name, arguments, self._name_problem(name) or _problem(arguments)) for name, arguments in self._calls.calls
         )
-        return tuple(ToolCallError(name, arguments, problem) for name, arguments, problem in problems if problem)
+        errors = [ToolCallError(name, arguments, problem) for name, arguments, problem in problems if problem]
+        dropped = [ToolCallError(name, "", "this request offers no tools") for name in self._markup.refused]
+        return (*errors, *dropped)
 
     def start(self, cached_len: int = 0) -> list[Payload]:
         """Open the reply; `cached_len` prompt tokens were not computed anew."""
@@ -167,10 +175,13 @@ class ReplyParser:
         self.num_tokens += 1
         if not self._is_shown(token_id):
             return self._flush_undecided() + self._process(recipe.InferenceChunk.text("", 1))
-        over = self._end_reasoning() if token_id in self._ends_reasoning else []
-        return over + self._push_shown(token_id, logprob)
+        if token_id in self._marker_ids:
+            return self._flush_undecided() + self._push_piece(Piece([(token_id, logprob)], DSML, is_marker=True))
+        if token_id in self._shown:
+            return self._flush_text() + self._push_group([(token_id, logprob)])
+        return self._push_text(token_id, logprob)
 
-    def _push_shown(self, token_id: int, logprob: TokenLogprob | None) -> list[Payload]:
+    def _push_text(self, token_id: int, logprob: TokenLogprob | None) -> list[Payload]:
         self._undecided.append((token_id, logprob))
         data = self._undecided_bytes()
         text, num_decided = codecs.utf_8_decode(data, "replace", False)
@@ -179,10 +190,28 @@ class ReplyParser:
         if text.endswith("\ufffd"):  # as tokens the processor would hold it, and lose it at the end
             return self._flush_undecided()
         group, self._undecided = self._undecided, []
+        return self._push_piece(Piece(group, text))
+
+    def _push_piece(self, piece: Piece[_Entry]) -> list[Payload]:
+        payloads = [payload for certain in self._markup.push(piece) for payload in self._read(certain)]
+        return payloads + (self._end("stop") if self._markup.is_over else [])
+
+    def _read(self, piece: Piece[_Entry]) -> list[Payload]:
+        """What the recipe makes of a piece, once stop strings of the reasoning have been looked for."""
+        over = self._end_reasoning() if piece.begins_calls else []
+        if not piece.is_whole:  # in order behind what waits; no stop string begins or ends in it
+            waiting = [] if self._reasoning is None else self._reasoning.flush()
+            before = [payload for group in waiting for payload in self._push_group(group)]
+            return over + before + self._push_plain(piece.text, len(piece.group))
         if self._reasoning is not None:
-            return self._push_reasoning(self._reasoning, group, text)
-        payloads = self._push_group(group)
-        return payloads + (self._end("stop") if self._block.closes_with(text) else [])
+            return over + self._push_reasoning(self._reasoning, piece.group, piece.text)
+        return over + self._push_group(piece.group)
+
+    def _push_plain(self, text: str, num_tokens: int) -> list[Payload]:
+        """Text of which nothing is markup: cut where the recipe would begin to read a control token in it."""
+        first, *others = _MARKER_STARTS.split(text)
+        payloads = self._process(recipe.InferenceChunk.text(first, num_tokens))
+        return payloads + [payload for other in others for payload in self._process(recipe.InferenceChunk.text(other))]
 
     def _push_group(self, group: _Group) -> list[Payload]:
         return self._process(recipe.InferenceChunk.tokens([token_id for token_id, _ in group], self._entries(group)))
@@ -195,25 +224,26 @@ class ReplyParser:
         self._reasoning = None
         return [
             *payloads,
-            *self._process(recipe.InferenceChunk.text(released.rest, released.num_rest)),
+            *self._push_plain(released.rest, released.num_rest),
             *self._process(recipe.InferenceChunk.finish(_FINISH["stop"])),
         ]
 
     def _end_reasoning(self) -> list[Payload]:
         """From here on the recipe looks for stop strings."""
-        payloads = self._flush_undecided()
         reasoning, self._reasoning = self._reasoning, None
         groups = [] if reasoning is None else reasoning.flush()
-        return payloads + [payload for group in groups for payload in self._push_group(group)]
+        return [payload for group in groups for payload in self._push_group(group)]
+
+    def _flush_text(self) -> list[Payload]:
+        """Nothing waits any more: the reasoning, the calls or the reply end here."""
+        payloads = self._flush_undecided()
+        payloads += [payload for piece in self._markup.flush() for payload in self._read(piece)]
+        return payloads + self._end_reasoning()
 
     def _end(self, reason: FinishReason) -> list[Payload]:
         if self.is_finished:
             return []
-        return (
-            (self._end_reasoning() if self._reasoning is not None else [])
-            + self._flush_undecided()
-            + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
-        )
+        return self._flush_text() + self._process(recipe.InferenceChunk.finish(_FINISH[reason]))
 
     def _entries(self, group: _Group) -> list[TokenLogprob] | None:
         asked = self._prompt.sampling.logprobs
@@ -236,12 +266,8 @@ class ReplyParser:
         if not self._undecided:
             return []
         text = self._undecided_bytes().decode("utf-8", errors="replace")
-        count = len(self._undecided)
-        self._undecided.clear()
-        if self._reasoning is not None:  # in order behind what waits there; no stop string begins or ends in it
-            waiting = [payload for group in self._reasoning.flush() for payload in self._push_group(group)]
-            return waiting + self._process(recipe.InferenceChunk.text(text, count))
-        return self._process(recipe.InferenceChunk.text(text, count))
+        group, self._undecided = self._undecided, []
+        return self._push_piece(Piece(group, text, is_whole=False))
 
     def _process(self, chunk: recipe.InferenceChunk) -> list[Payload]:
         if self.is_finished:
@@ -266,34 +292,22 @@ class ReplyParser:
         self._calls.watch(self._prompt.protocol, data)
         if is_last(self._prompt.protocol, data):  # reading arguments at every event would cost their square
             correct_finish(self._prompt.protocol, data, self.tool_call_errors)
+        self._correct_item(data)
         if self._prompt.protocol == "chat":
             self.usage = data.pop("usage", None) or self.usage
             data["created"] = self.created
             data["choices"][0]["index"] = self._sample
         return Payload(name, data)
 
-
-class _ToolBlock:
-    """Finds the end of the tool calls in the text of a reply."""
-
-    _OPEN, _CLOSE = f"<{DSML}tool_calls>", f"</{DSML}tool_calls>"
-
-    def __init__(self, parsing: recipe.ParsingOptions) -> None:
-        self._awaited = self._CLOSE if parsing.starts_in_tool_calls else self._OPEN
-        self._is_watching = parsing.parse_tool_calls
-        self._text = ""
-
-    def closes_with(self, text: str) -> bool:
-        """Take the next text; whether it completes the block."""
-        if not self._is_watching:
-            return False
-        self._text += text
-        _, found, rest = self._text.partition(self._awaited)
-        if found and self._awaited == self._OPEN:
-            self._awaited, self._text = self._CLOSE, ""
-            return self.closes_with(rest)
-        self._text = self._text[-len(self._awaited) :]
-        return bool(found)
+    def _correct_item(self, data: dict[str, Any]) -> None:
+        """A call of Responses is complete when it can be carried out."""
+        item = data.get("item") if data.get("type") == "response.output_item.done" else None
+        if (
+            item
+            and item["type"] == "function_call"
+            and (self._name_problem(item["name"]) or _problem(item["arguments"]))
+        ):
+            item["status"] = "incomplete"
 
 
 def _generator(prompt: Prompt, reply_id: str) -> Any:
@@ -306,8 +320,9 @@ def _generator(prompt: Prompt, reply_id: str) -> Any:
 
 
 def _shown_control_ids(tokenizer: Tokenizer) -> frozenset[int]:
-    """Control tokens that the processor must see; all others stand for nothing that a reply should show."""
-    return _ids(tokenizer, (THINK, END_THINK, DSML))
+    """Control tokens that the processor must see; all others stand for nothing that a reply should show. It would show
+    a `<think>` that does not stand in the prompt."""
+    return _ids(tokenizer, (END_THINK, DSML))
 
 
 def _ids(tokenizer: Tokenizer, tokens: Sequence[str]) -> frozenset[int]:

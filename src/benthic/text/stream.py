@@ -22,8 +22,9 @@ are no JSON object, never ends in "tool_calls".
 
 Policies and limits of the format: a reply that never closes its thinking is all reasoning; a tool call ends the
 thinking that it stands in; stop strings sleep while the model thinks and inside tool calls; the end of the tool calls
-ends the reply, also of an empty block. A value of a tool call ends at the first `</` + DSML token, because the format
-has no escape. A stray closing tag outside of any call is shown as text.
+ends the reply. A value of a tool call ends at the first `</` + DSML token, because the format has no escape. Control
+tokens are markup and never shown: a `<think>` or a stray, unknown or unfinished tag is dropped and the text around it
+stays; without tools a whole call is. The same characters spelled by ordinary tokens are text and always shown.
 """
 
 from collections import Counter

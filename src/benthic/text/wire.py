@@ -52,23 +52,30 @@ class ToolCallWatch:
 
 
 def correct_finish(protocol: Protocol, data: dict[str, Any], errors: Sequence[tuple[str, str, str]]) -> None:
-    """Where a broken tool call would be reported as a complete one, say "stop" and what is wrong; in place.
+    """Where a broken tool call would be reported as a complete one, say so, and list what is wrong; in place.
 
-    A Responses reply has no field for it, so its items stay as they are.
+    `data` is the event that ends a reply, or the whole reply.
     """
     if not errors:
         return
+    listed = [{"name": name, "arguments": arguments, "message": problem} for name, arguments, problem in errors]
     if protocol == "chat":
         choice = data["choices"][0] if data["choices"] else {}
         if choice.get("finish_reason") is not None:
             choice["finish_reason"] = choice["finish_reason"].replace("tool_calls", "stop")
-            choice["tool_call_errors"] = [
-                {"name": name, "arguments": arguments, "message": problem} for name, arguments, problem in errors
-            ]
-    if protocol == "messages":
+            choice["tool_call_errors"] = listed
+    elif protocol == "messages":
         place = data.get("delta", data)
         if place.get("stop_reason") == "tool_use":
             place["stop_reason"] = "end_turn"
+        place["tool_call_errors"] = listed
+    else:
+        place = data.get("response", data)
+        place["tool_call_errors"] = listed
+        broken = [(name, arguments) for name, arguments, _ in errors]
+        for item in place["output"]:
+            if item["type"] == "function_call" and (item["name"], item["arguments"]) in broken:
+                item["status"] = "incomplete"
 
 
 def correct_cached(protocol: Protocol, data: dict[str, Any], cached_len: int) -> None:
