@@ -36,6 +36,7 @@ def create_app(service: Service) -> FastAPI:
         service.channel.start()
         yield
         await service.channel.close()
+        service.intake.close()
 
     # No page at /docs: FastAPI's loads its scripts from the internet.
     app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

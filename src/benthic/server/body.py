@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -10,22 +11,24 @@ from starlette.requests import Request
 from benthic.errors import RequestError
 from benthic.server.config import ServerConfig
 from benthic.server.errors import ApiError, too_slow
+from benthic.server.intake import LONG, Intake
 from benthic.text.fields import describe_json_error
 
 MAX_DEPTH = 100
-_LONG_BYTES = 1 << 16
+MIN_BYTES_PER_S = 16 << 10
+"""A body that arrives more slowly than this may take `body_timeout_s` longer in all, and no more."""
 
 
-async def read_object(request: Request, config: ServerConfig) -> dict[str, Any]:
+async def read_object(request: Request, config: ServerConfig, intake: Intake) -> dict[str, Any]:
     """Read and parse one JSON object.
 
     Raises:
-        ApiError: 413 when the body is larger than `config.max_body_bytes`, 408 when it stops arriving.
+        ApiError: 413 when the body is larger than `config.max_body_bytes`, 408 when it stops or only trickles.
         RequestError: not UTF-8, not JSON, NaN or Infinity, too deep, lone surrogates, or not an object.
     """
     raw = await _read_bounded(request, config.max_body_bytes, config.body_timeout_s)
     # Parsing megabytes takes a while, and every stream waits for the loop.
-    return await asyncio.to_thread(parse_object, raw) if len(raw) > _LONG_BYTES else parse_object(raw)
+    return await intake.run(raw, parse_object, raw) if len(raw) > LONG else parse_object(raw)
 
 
 def parse_object(raw: bytes) -> dict[str, Any]:
@@ -57,7 +60,12 @@ async def _read_bounded(request: Request, max_bytes: int, timeout_s: float) -> b
     chunks: list[bytes] = []
     size = 0
     stream = request.stream()
-    while (chunk := await _next_chunk(stream, timeout_s)) is not None:
+    began = time.monotonic()
+    while True:
+        left_s = began + timeout_s + size / MIN_BYTES_PER_S - time.monotonic()
+        chunk = await _next_chunk(stream, timeout_s, min(timeout_s, left_s))
+        if chunk is None:
+            break
         size += len(chunk)
         if size > max_bytes:
             raise _too_large(size, max_bytes)
@@ -65,9 +73,9 @@ async def _read_bounded(request: Request, max_bytes: int, timeout_s: float) -> b
     return b"".join(chunks)
 
 
-async def _next_chunk(stream: AsyncGenerator[bytes, None], timeout_s: float) -> bytes | None:
+async def _next_chunk(stream: AsyncGenerator[bytes, None], timeout_s: float, left_s: float) -> bytes | None:
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(left_s):
             return await anext(stream, None)
     except TimeoutError:
         raise too_slow(timeout_s) from None

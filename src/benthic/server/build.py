@@ -10,6 +10,7 @@ from benthic.engine.messages import EngineFacts
 from benthic.server.cache_watch import CacheWatch
 from benthic.server.channel import Channel
 from benthic.server.config import ServerConfig
+from benthic.server.intake import Intake
 from benthic.server.metrics import Metrics
 from benthic.server.service import Service
 from benthic.text.prompt import PromptEncoder
@@ -57,4 +58,5 @@ def build_service(
         prompts=prompts,
         channel=Channel(engine, metrics, max_open=config.max_open_sequences, cache_watch=CacheWatch(facts.config)),
         metrics=metrics,
+        intake=Intake(config.max_buffered_bytes),
     )

@@ -22,7 +22,7 @@ def control_handler(service: Service, act: Act) -> Callable[[Request], Awaitable
 
     async def handle(request: Request) -> Response:
         has_body = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-        fields = Fields(await read_object(request, service.config) if has_body else {})
+        fields = Fields(await read_object(request, service.config, service.intake) if has_body else {})
         answer = await act(service, fields)
         return JSONResponse({"success": True, **answer})
 

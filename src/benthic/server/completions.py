@@ -1,6 +1,5 @@
 """/v1/completions: text or token ids in, their continuation out; no conversation, no prompt format, no BOS added."""
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -54,8 +53,8 @@ class CompletionRequest:
 async def completions(service: Service, request: HttpRequest) -> Response:
     """Answer one POST /v1/completions."""
     service.channel.check_room()
-    fields = Fields(await read_object(request, service.config))
-    asked = await asyncio.to_thread(parse, service, fields)
+    body = await read_object(request, service.config, service.intake)
+    asked = await unless_disconnected(request, service.intake.run(body, parse, service, Fields(body)))
     asked = replace(asked, wishes=owned(asked.wishes, caller_of(request).owner))
     service.channel.check_room(len(asked.prompts) * asked.n if asked.generates else 0)
     if asked.echo and asked.params[0].logprobs is not None:
@@ -163,7 +162,7 @@ def _prompt_ids(service: Service, prompt: Any, kind: Any, place: str) -> tuple[i
         raise RequestError(f"{place} is no {other} as the first one is; prompts must be of one kind", param="prompt")
     if isinstance(prompt, list):
         check_token_ids(prompt, service.tokenizer.vocab_size, param="prompt", place=place)
-    ids: list[int] = service.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    ids: list[int] = service.encode(prompt) if isinstance(prompt, str) else prompt
     if not ids:
         raise RequestError(f"{place} is empty; it must be at least one token long", param="prompt")
     return tuple(ids)

@@ -9,6 +9,19 @@ from benthic.telemetry import LogFormat
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]+")
 
+_POSITIVE = (
+    "max_body_bytes",
+    "max_buffered_bytes",
+    "max_connections",
+    "max_open_sequences",
+    "max_choices",
+    "keep_alive_s",
+    "body_timeout_s",
+    "header_timeout_s",
+    "idle_timeout_s",
+    "write_timeout_s",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
@@ -31,7 +44,18 @@ class ServerConfig:
     max_body_bytes: int = 16 << 20
     """Larger request bodies are refused with 413."""
     body_timeout_s: float = 30.0
-    """A request whose body stops arriving for this long is answered with 408, and its connection closed."""
+    """A request whose body stops arriving for this long, or comes slower than 16 KiB a second for this long in all, is
+    answered with 408, and its connection closed."""
+    max_buffered_bytes: int = 1 << 30
+    """Bodies of requests that are not answered yet, together; beyond it requests are refused with 429."""
+    max_connections: int = 2048
+    """Open connections; one more takes the place of the one that has been idle longest, or is refused with 503."""
+    header_timeout_s: float = 15.0
+    """A connection on which a request's header does not arrive in this time is closed."""
+    idle_timeout_s: float = 75.0
+    """A connection without a request is closed after this long; longer than clients keep theirs."""
+    write_timeout_s: float = 60.0
+    """A client that takes less than 16 KiB of what waits for it in this time is cut off, and its sequences end."""
     max_open_sequences: int = 512
     """Sequences running or waiting, over all requests; beyond it requests are refused with 429."""
     max_choices: int = 128
@@ -55,12 +79,17 @@ class ServerConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port ({self.port}) must be in 0..65535")
-        for name in ("max_body_bytes", "max_open_sequences", "max_choices", "keep_alive_s", "body_timeout_s"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if not value > 0:
                 raise ConfigError(f"{name} ({value}) must be positive")
         if self.log_format not in get_args(LogFormat):
             raise ConfigError(f"log_format is {self.log_format!r}; it must be one of {', '.join(get_args(LogFormat))}")
+        if self.max_buffered_bytes < self.max_body_bytes:
+            raise ConfigError(
+                f"max_buffered_bytes ({self.max_buffered_bytes}) must be >= max_body_bytes ({self.max_body_bytes}): "
+                "one body must fit"
+            )
         if not self.drain_s >= 0:
             raise ConfigError(f"drain_s ({self.drain_s}) must be 0 or more")
         if self.api_key == "":

@@ -40,6 +40,7 @@ class Door:
         self._app = app
         self._config = service.config
         self._metrics = service.metrics
+        self._intake = service.intake
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -62,7 +63,8 @@ class Door:
 
         try:
             if self._is_welcome(request):
-                await self._app(scope, receive, watched_send)
+                with self._intake.counted(receive) as counted:
+                    await self._app(scope, counted, watched_send)
             else:
                 await error_response(request, _NO_KEY)(scope, receive, watched_send)
         except Exception as error:  # the border: inside, Starlette would answer around this door

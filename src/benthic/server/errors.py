@@ -94,7 +94,7 @@ def too_slow(timeout_s: float) -> ApiError:
     """The client stopped sending in the middle of its request."""
     return ApiError(
         _TIMEOUT,
-        f"the request body stopped arriving: nothing came for {timeout_s:g} seconds; send it without pauses",
+        f"the request body stopped arriving, or only trickled, for {timeout_s:g} seconds; send it without pauses",
         code="request_timeout",
     )
 

@@ -1,6 +1,5 @@
 """The routes of the three conversation protocols, and of counting a prompt without running it."""
 
-import asyncio
 from typing import Any
 
 from fastapi import FastAPI
@@ -49,5 +48,5 @@ def body_example(**example: Any) -> dict[str, Any]:
 
 async def _count(service: Service, request: Request, protocol: Protocol) -> int:
     """Prompt tokens of a body; nothing of it reaches the engine."""
-    body = await read_object(request, service.config)
-    return await asyncio.to_thread(service.prompts.count, protocol, body)
+    body = await read_object(request, service.config, service.intake)
+    return await service.intake.run(body, service.prompts.count, protocol, body)

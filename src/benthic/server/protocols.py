@@ -4,7 +4,6 @@
 the protocol; here they meet the engine. A protocol differs from the next in its route only.
 """
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -44,8 +43,9 @@ _ID_PREFIX: dict[Protocol, tuple[str, str]] = {
 async def converse(service: Service, request: HttpRequest, protocol: Protocol) -> Response:
     """Answer one request of a conversation protocol."""
     service.channel.check_room()
-    body = await read_object(request, service.config)
-    answer = await open_answer(service, protocol, body, caller_of(request).owner)
+    body = await read_object(request, service.config, service.intake)
+    prompt = await unless_disconnected(request, read_prompt(service, protocol, body, caller_of(request).owner))
+    answer = Answer(service, prompt)
     note_tally(request.scope, answer.tally)
     if answer.is_stream:
         return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
@@ -64,11 +64,20 @@ async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, A
         RequestError: the body is wrong; `param` names the field.
         ApiError: the server is full or shutting down.
     """
-    prompt = await asyncio.to_thread(service.prompts.encode, protocol, body)
+    return Answer(service, await read_prompt(service, protocol, body, owner))
+
+
+async def read_prompt(service: Service, protocol: Protocol, body: Mapping[str, Any], owner: str) -> Prompt:
+    """Check a body and write its prompt; nothing reaches the engine yet.
+
+    Raises:
+        RequestError: the body is wrong; `param` names the field.
+    """
+    prompt = await service.intake.run(body, service.prompts.encode, protocol, body)
     prompt = replace(prompt, wishes=owned(prompt.wishes, owner))
     _check_wishes(service, prompt)
     service.metrics.unknown_fields.inc(len(prompt.ignored))
-    return Answer(service, prompt)
+    return prompt
 
 
 class Answer:

@@ -13,6 +13,7 @@ from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.server.channel import Channel
 from benthic.server.config import ServerConfig
 from benthic.server.fields import Fields
+from benthic.server.intake import Intake
 from benthic.server.metrics import Metrics
 from benthic.server.text_choice import check_finished
 from benthic.text.prompt import PromptEncoder
@@ -34,6 +35,7 @@ class Service:
     prompts: PromptEncoder
     channel: Channel
     metrics: Metrics
+    intake: Intake
 
     @property
     def context_len(self) -> int:
@@ -61,6 +63,19 @@ class Service:
         """
         if model is not None and model != self.name:
             raise UnknownModel(f"model is {model[:200]!r}; it must be {self.name!r}", param="model")
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of a text to continue.
+
+        Raises:
+            PromptTooLong: it is too long for the context, however it is tokenised; that is not tried then.
+        """
+        least = self.tokenizer.least_tokens(prompt)
+        if least > self.context_len:
+            raise PromptTooLong(
+                f"the prompt has at least {least} tokens; the context holds at most {self.context_len}", param="prompt"
+            )
+        return self.tokenizer.encode(prompt)
 
     def room(self, prompt_len: int, max_tokens: int | None) -> int:
         """How many tokens may follow the prompt within the context; with `max_tokens` 0 none need to.

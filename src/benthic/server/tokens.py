@@ -14,8 +14,9 @@ async def tokenize(service: Service, request: Request) -> Response:
 
     Control spellings in the text stay text. `add_special_tokens` puts the BOS token in front.
     """
-    fields = Fields(await read_object(request, service.config))
-    ids = service.tokenizer.encode(fields.text("prompt"))
+    fields = Fields(await read_object(request, service.config, service.intake))
+    text = fields.text("prompt")
+    ids = await service.intake.run(text, service.tokenizer.encode, text)
     if fields.boolean("add_special_tokens"):
         ids = [service.tokenizer.bos_token_id, *ids]
     return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": service.context_len})
@@ -23,13 +24,13 @@ async def tokenize(service: Service, request: Request) -> Response:
 
 async def detokenize(service: Service, request: Request) -> Response:
     """{"tokens": ids} -> {"prompt": text}."""
-    fields = Fields(await read_object(request, service.config))
+    fields = Fields(await read_object(request, service.config, service.intake))
     ids = fields.raw("tokens")
     size = service.tokenizer.vocab_size
     if not isinstance(ids, list):
         refuse("tokens", ids, f"a list of token ids in 0..{size - 1}")
     check_token_ids(ids, size, param="tokens")
-    return JSONResponse({"prompt": service.tokenizer.decode(ids)})
+    return JSONResponse({"prompt": await service.intake.run(ids, service.tokenizer.decode, ids)})
 
 
 def tokenizer_info(service: Service) -> Response:

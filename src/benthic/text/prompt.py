@@ -95,6 +95,9 @@ class Prompt:
     namespace_tools: dict[str, tuple[str, str]] | None = None
 
 
+_PROMPT_FIELD: dict[Protocol, str] = {"chat": "messages", "responses": "input", "messages": "messages"}
+
+
 class PromptEncoder:
     """Turns request bodies into `Prompt`s for one checkpoint. Immutable; safe to share between threads.
 
@@ -149,6 +152,7 @@ class PromptEncoder:
         parts = self._split(protocol, raw)
         model = self._resolve_model(parts.model)
         converted = convert(protocol, parts, self._encoding)
+        self._check_size(protocol, converted.rendered)
         token_ids = converted.rendered.encode(self._tokenizer)
         return Prompt(
             protocol=protocol,
@@ -177,6 +181,17 @@ class PromptEncoder:
     def render(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Rendered:
         """The prompt of a body as (text, is_control) segments; their ids are those of `encode`."""
         return convert(protocol, self._split(protocol, raw), self._encoding).rendered
+
+    def _check_size(self, protocol: Protocol, rendered: Rendered) -> None:
+        """Refuses before it is tokenised, which takes seconds and gigabytes, what cannot fit."""
+        plain = "".join(text for text, is_control in rendered.segments if not is_control)
+        least = self._tokenizer.least_tokens(plain)
+        if least >= self._context_len:
+            raise PromptTooLong(
+                f"the prompt has at least {least} tokens; the context of {self._context_len} must hold it and at least "
+                "one token of reply",
+                param=_PROMPT_FIELD[protocol],
+            )
 
     def _split(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Split:
         modes = self._template.modes if self._template is not None else frozenset((False, True))
@@ -257,7 +272,7 @@ class PromptEncoder:
             raise PromptTooLong(
                 f"the prompt has {prompt_len} tokens; the context of {self._context_len} must hold it and at least "
                 "one token of reply",
-                param="input" if protocol == "responses" else "messages",
+                param=_PROMPT_FIELD[protocol],
             )
         if extras.max_tokens is None:
             return int(request.resolve_max_tokens(prompt_len, self._context_len))

@@ -33,6 +33,10 @@ REQUIRED_TOKENS = (BOS, EOS, USER, ASSISTANT, THINK, END_THINK, DSML)
 """Control tokens without which no prompt of a V4 can be written; one id each. Earlier families have the first two."""
 
 
+_LONG = 4096
+"""Characters from which a text takes more than a few milliseconds."""
+
+
 class Tokenizer:
     """Text to ids and back, for one checkpoint. Immutable; safe to share between threads.
 
@@ -60,6 +64,10 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the largest id, so the number of embedding rows that ids can reach."""
         return max(self._full.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def _longest_token_bytes(self) -> int:
+        return max(map(len, self._plain.get_vocab(with_added_tokens=False)))  # a character of the alphabet is a byte
 
     @cached_property
     def bos_token_id(self) -> int:
@@ -104,11 +112,15 @@ class Tokenizer:
         Raises:
             RequestError: the text holds a lone surrogate, which has no UTF-8 form.
         """
-        return list(self._plain.encode(_utf8(text), add_special_tokens=False).ids)
+        return _encode(self._plain, _utf8(text))
+
+    def least_tokens(self, text: str) -> int:
+        """A bound that costs nothing: plain text has at least so many tokens, whatever it says."""
+        return -(-len(_utf8(text).encode()) // self._longest_token_bytes)
 
     def encode_markup(self, text: str) -> list[int]:
         """Ids of a string in which control spellings mean control tokens. Never for text from outside."""
-        return list(self._full.encode(_utf8(text), add_special_tokens=False).ids)
+        return _encode(self._full, _utf8(text))
 
     def encode_segments(self, segments: Iterable[tuple[str, bool]]) -> list[int]:
         """Ids of (text, is_control) pieces: control pieces are one token each, the others plain text.
@@ -222,6 +234,13 @@ def _build(path: Path, text: str) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # noqa: BLE001  the library raises plain Exception
         raise CheckpointError(f"{path} cannot be read by tokenizers {tokenizers.__version__}: {error}") from error
+
+
+def _encode(tokenizer: tokenizers.Tokenizer, text: str) -> list[int]:
+    if len(text) < _LONG:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+    # `encode` keeps the interpreter's lock: for megabytes, nothing else in the process would run for seconds.
+    return list(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids)
 
 
 def _utf8(text: str) -> str:
