@@ -16,6 +16,7 @@ from benthic.server.completions import completions
 from benthic.server.control import add_control_routes
 from benthic.server.door import add_doors
 from benthic.server.metrics import CONTENT_TYPE
+from benthic.server.playground_page import add_playground
 from benthic.server.protocol_routes import add_protocol_routes, body_example
 from benthic.server.refusals import refuse_request
 from benthic.server.service import Service
@@ -43,6 +44,8 @@ def create_app(service: Service) -> FastAPI:
     _add_routes(app, service)
     add_protocol_routes(app, service)
     add_status_routes(app, service)
+    if service.config.playground:
+        add_playground(app)
     if service.config.admin_key is not None:
         add_control_routes(app, service)
     add_unbuilt_routes(app)  # the last: they catch whole families of paths

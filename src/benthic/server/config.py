@@ -76,6 +76,9 @@ class ServerConfig:
     strict_fields: bool = False
     """Whether a request field that no part of the server knows is refused instead of ignored."""
 
+    playground: bool = True
+    """Whether the playground is served at /: a page for a browser, with a chat and charts of the metrics."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port ({self.port}) must be in 0..65535")

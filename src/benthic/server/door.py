@@ -10,6 +10,7 @@ from benthic.server.config import ServerConfig
 from benthic.server.control import CONTROL_PATHS
 from benthic.server.envelopes import is_anthropic
 from benthic.server.errors import ApiError
+from benthic.server.playground_page import is_page_path
 from benthic.server.refusals import error_response, refuse_request
 from benthic.server.service import Service, new_id
 from benthic.server.status_routes import READY_PATH
@@ -90,7 +91,7 @@ _NO_KEY = ApiError(
 
 def _keys_for(path: str, config: ServerConfig) -> tuple[str, ...]:
     """The keys that open a path; none when it needs none."""
-    if path in _OPEN_PATHS:
+    if path in _OPEN_PATHS or is_page_path(path):
         return ()
     if path in CONTROL_PATHS and config.admin_key is not None:
         return (config.admin_key,)
