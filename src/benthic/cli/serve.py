@@ -65,7 +65,9 @@ def serve(
         service.channel,
         listener=listener,
         drain_s=options.server.drain_s,
-        ready=lambda url: _announce(url, service.name, has_key=has_key, has_chat=service.prompts.has_chat),
+        ready=lambda url: _announce(
+            url, service.name, has_key=has_key, has_chat=service.prompts.has_chat, has_page=options.server.playground
+        ),
     ).serve_until_stopped()
 
 
@@ -76,10 +78,11 @@ def _sayer(log_format: LogFormat) -> Callable[[str], object]:
     return lambda text: typer.echo(text, err=True)
 
 
-def _announce(url: str, name: str, *, has_key: bool, has_chat: bool) -> None:
+def _announce(url: str, name: str, *, has_key: bool, has_chat: bool, has_page: bool) -> None:
     route = "chat/completions" if has_chat else "completions"
     asked = {"messages": [{"role": "user", "content": _QUESTION}]} if has_chat else {"prompt": _BEGINNING}
     body = json.dumps({"model": name, **asked})
     key = ' -H "authorization: Bearer $BENTHIC_API_KEY"' if has_key else ""
-    typer.echo(f"{name} is ready at {url}  (OpenAI base URL {url}/v1; Ctrl-C ends it)\n\nTry it:\n")
+    page = f"In a browser:  {url}\n\n" if has_page else ""
+    typer.echo(f"{name} is ready at {url}  (OpenAI base URL {url}/v1; Ctrl-C ends it)\n\n{page}Try it:\n")
     typer.echo(f"  curl {url}/v1/{route} -H 'content-type: application/json'{key} -d '{body}'\n")

@@ -1,7 +1,8 @@
 """One line in the log for each HTTP request, when its answer has ended: who asked what, how it ended, tokens and times.
 
 Never what was said: no bodies, no prompts, no answers. Outermost of all, so that a request which the door turns away
-has its line as well. Probes that went well are for debugging only, or a log would hold little else.
+has its line as well. Probes and files of the playground that went well are for debugging only, or a log would hold
+little else.
 """
 
 import logging
@@ -10,6 +11,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from benthic.server.playground_page import is_page_path
 from benthic.server.tally import Tally
 from benthic.telemetry import REQUESTS, figures
 
@@ -45,7 +47,7 @@ class AccessEntry:
         route = getattr(scope.get("route"), "path", None)
         # An answer that nobody was there to take in full ends like one that never began.
         status = self.status if self.status is not None and self.is_complete else _CLIENT_LEFT
-        is_probe = route in _PROBES and status < 400
+        is_probe = (route in _PROBES or is_page_path(scope["path"])) and status < 400
         client = scope.get("client")
         extra = figures(
             id=self.request_id,

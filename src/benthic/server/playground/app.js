@@ -20,7 +20,12 @@ const narrow = matchMedia("(max-width: 60rem)");
 const status = new Status();
 const panel = new SettingsPanel({ onChange: showChips, onClose: () => showSettings(false) });
 const conversation = new Conversation({ settings: () => panel.settings, model: () => status.model?.id });
-const composer = new Composer({ send, stop: () => conversation.stop(), editLast, openSettings: () => showSettings(true) });
+const composer = new Composer({
+  send,
+  stop: () => conversation.stop(),
+  editLast,
+  openSettings: () => showSettings(true),
+});
 const transcript = new Transcript(conversation, { retry, copyRequest, edit, answerCall, remedy, example });
 const metrics = new MetricsPage();
 const keys = keyDialog(() => {
@@ -48,8 +53,17 @@ addTopTools();
 function addTopTools() {
   const theme = iconButton("moon", "Dark or light (d)", toggleTheme);
   onTheme((isDark) => theme.replaceChildren(icon(isDark ? "sun" : "moon")));
-  const fresh = el("button", { type: "button", class: "soft only-chat", title: "New chat (n)", onClick: newChat }, icon("plus"), el("span", {}, "New chat"));
-  const settings = iconButton("sliders", "Settings (s)", () => showSettings(!isPanelOpen()), { id: "settings-button", "aria-controls": "settings", class: "icon-button only-chat" });
+  const fresh = el(
+    "button",
+    { type: "button", class: "soft only-chat", title: "New chat (n)", onClick: newChat },
+    icon("plus"),
+    el("span", {}, "New chat"),
+  );
+  const settings = iconButton("sliders", "Settings (s)", () => showSettings(!isPanelOpen()), {
+    id: "settings-button",
+    "aria-controls": "settings",
+    class: "icon-button only-chat",
+  });
   const help = iconButton("keyboard", "Keyboard (?)", openHelp, { class: "icon-button only-keyboard" });
   $("top-tools").append(fresh, settings, help, theme);
 }
@@ -124,7 +138,9 @@ function showBusy() {
 function announceEnd(turn) {
   if (turn?.role !== "assistant") return;
   if (conversation.openCalls.length) {
-    announce(`The model calls ${conversation.openCalls.map(({ name }) => name).join(" and ")} and waits for the result`);
+    announce(
+      `The model calls ${conversation.openCalls.map(({ name }) => name).join(" and ")} and waits for the result`,
+    );
     if (!narrow.matches) transcript.focusCall();
   } else announce({ done: turn.content || "The answer is empty", stopped: "Stopped", failed: "" }[turn.phase] ?? "");
   if (turn.failure?.remedy === "key") keys.open();
@@ -180,7 +196,10 @@ function showPage() {
   metrics.show(isMetrics);
   document.body.classList.toggle("on-metrics", isMetrics);
   document.title = isMetrics ? "Metrics – Benthic" : "Benthic";
-  for (const [id, isHere] of [["to-chat", !isMetrics], ["to-metrics", isMetrics]]) {
+  for (const [id, isHere] of [
+    ["to-chat", !isMetrics],
+    ["to-metrics", isMetrics],
+  ]) {
     if (isHere) $(id).setAttribute("aria-current", "page");
     else $(id).removeAttribute("aria-current");
   }
@@ -190,7 +209,10 @@ function showStatus() {
   const { label, kind, help } = STATES[status.state];
   $("status").dataset.kind = kind;
   $("status-text").textContent = status.state === "ok" ? status.model.id : label;
-  $("status").title = status.state === "ok" ? `${status.model.id}, ready; a context of ${status.model.max_model_len.toLocaleString("en")} tokens` : help;
+  $("status").title =
+    status.state === "ok"
+      ? `${status.model.id}, ready; a context of ${status.model.max_model_len.toLocaleString("en")} tokens`
+      : help;
   $("banner").textContent = help;
   $("banner").hidden = !help;
 }

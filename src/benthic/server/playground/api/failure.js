@@ -4,7 +4,8 @@
 
 export class Failure extends Error {
   /**
-   * @param {{title: string, message: string, status?: number, param?: string|null, remedy?: Remedy, retryAfter?: number|null}} facts
+   * @param {{title: string, message: string, status?: number, param?: string|null, remedy?: Remedy,
+   *   retryAfter?: number|null}} facts
    */
   constructor({ title, message, status = 0, param = null, remedy = "retry", retryAfter = null }) {
     super(message);
@@ -21,8 +22,14 @@ export class Failure extends Error {
 /** No answer came, or it broke off. */
 export function connectionFailure(hasBegun) {
   return hasBegun
-    ? new Failure({ title: "The connection broke off", message: "What arrived until then is above. The server may have been stopped." })
-    : new Failure({ title: "The server cannot be reached", message: "Is it still running? This page tries again by itself and says when it is back." });
+    ? new Failure({
+        title: "The connection broke off",
+        message: "What arrived until then is above. The server may have been stopped.",
+      })
+    : new Failure({
+        title: "The server cannot be reached",
+        message: "Is it still running? This page tries again by itself and says when it is back.",
+      });
 }
 
 /** From a status line and a body. */
@@ -56,8 +63,17 @@ const STATUS_OF = {
 function toFailure(status, error, retryAfter) {
   const message = sentence(error?.message ?? `It answered with status ${status}.`);
   const facts = { status, message, param: error?.param ?? null, retryAfter };
-  if (status === 401) return new Failure({ ...facts, title: "This server asks for a key", message: "Enter the key that it was started with.", remedy: "key" });
-  if (error?.code === "context_length_exceeded") return new Failure({ ...facts, title: "This does not fit into the model's context", remedy: "shorten" });
+  if (status === 401)
+    return new Failure({
+      ...facts,
+      title: "This server asks for a key",
+      message: "Enter the key that it was started with.",
+      remedy: "key",
+    });
+  if (error?.code === "context_length_exceeded") {
+    const remedy = facts.param === "max_tokens" ? "settings" : "shorten";
+    return new Failure({ ...facts, title: "This does not fit into the model's context", remedy });
+  }
   if (status === 409) return new Failure({ ...facts, title: "The operator ended this answer" });
   if (status === 413) return new Failure({ ...facts, title: "This message is too large", remedy: "shorten" });
   if (status === 429) return new Failure({ ...facts, title: "The server is busy" });

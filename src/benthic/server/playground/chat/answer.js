@@ -8,7 +8,12 @@ import { reportBody, summaryParts } from "./report.js";
 import { ToolCallCard } from "./tool_call.js";
 import { FINAL, jsonState, wantsResults } from "./turn.js";
 
-const PHASE = { waiting: "Waiting for the first token", answering: "Answering", calling: "Writing a tool call", stopped: "Stopped" };
+const PHASE = {
+  waiting: "Waiting for the first token",
+  answering: "Answering",
+  calling: "Writing a tool call",
+  stopped: "Stopped",
+};
 
 export class AnswerView {
   /**
@@ -21,12 +26,27 @@ export class AnswerView {
     this.#peek = el("span", { class: "peek" });
     this.#thinkingLabel = el("span", { class: "thinking-label" });
     this.#thinkingText = el("div", { class: "thinking-text" });
-    this.#thinking = el("details", { class: "thinking", hidden: true }, el("summary", {}, icon("chevron"), this.#thinkingLabel, this.#peek), this.#thinkingText);
+    this.#thinking = el(
+      "details",
+      { class: "thinking", hidden: true },
+      el("summary", {}, icon("chevron"), this.#thinkingLabel, this.#peek),
+      this.#thinkingText,
+    );
     this.#answer = el("div", { class: "markdown" });
     this.#calls = el("div", { class: "calls" });
     this.#notes = el("div", { class: "notes" });
     this.#foot = el("span", { class: "foot-text" });
-    this.#toggle = el("button", { type: "button", class: "foot-toggle quiet", disabled: true, "aria-expanded": "false", onClick: () => this.#toggleReport() }, this.#foot);
+    this.#toggle = el(
+      "button",
+      {
+        type: "button",
+        class: "foot-toggle quiet",
+        disabled: true,
+        "aria-expanded": "false",
+        onClick: () => this.#toggleReport(),
+      },
+      this.#foot,
+    );
     this.#report = el("div", { class: "report", hidden: true });
     this.#buttons = this.#actionButtons();
     this.node = el(
@@ -82,7 +102,8 @@ export class AnswerView {
     const { turn } = this;
     if (!turn.reasoning) return;
     this.#thinking.hidden = false;
-    if (this.#thinkingText.textContent.length !== turn.reasoning.length) this.#thinkingText.textContent = turn.reasoning;
+    if (this.#thinkingText.textContent.length !== turn.reasoning.length)
+      this.#thinkingText.textContent = turn.reasoning;
     const isOver = isFinal || turn.at.thought !== null;
     this.#thinkingLabel.textContent = isOver ? thoughtLabel(turn) : "Thinking";
     this.#peek.textContent = isOver ? "" : turn.reasoning.slice(-160).replaceAll("\n", " ");
@@ -123,6 +144,7 @@ export class AnswerView {
     this.#toggle.disabled = !hasReport;
     this.#toggle.title = hasReport ? "Cache report" : "";
     this.#buttons.hidden = !isFinal;
+    this.#buttons.firstElementChild.hidden = !turn.content;
   }
 
   #toggleReport() {
@@ -134,20 +156,49 @@ export class AnswerView {
 
   #noteList() {
     const { turn } = this;
-    const notes = turn.callErrors.map(({ name, message }) => note("warning", `The call of ${name || "a tool"} cannot be carried out: ${message}`));
+    const notes = turn.callErrors.map(({ name, message }) =>
+      note("warning", `The call of ${name || "a tool"} cannot be carried out: ${message}`),
+    );
     const json = jsonState(turn);
-    if (json && !json.isValid) notes.push(note("warning", turn.finish === "length" ? "Cut off before the JSON was complete." : "This answer is not JSON."));
+    if (json && !json.isValid)
+      notes.push(
+        note(
+          "warning",
+          turn.finish === "length" ? "Cut off before the JSON was complete." : "This answer is not JSON.",
+        ),
+      );
     if (turn.finish === "length") notes.push(note("info", lengthNote(turn)));
     const isEmpty = !turn.content && !turn.calls.length && !turn.callErrors.length;
-    if (turn.phase === "done" && turn.finish !== "length" && isEmpty) notes.push(note("info", "The model ended its answer without a word."));
+    if (turn.phase === "done" && turn.finish !== "length" && isEmpty)
+      notes.push(note("info", "The model ended its answer without a word."));
     if (turn.failure) notes.push(failureBox(turn.failure, this.#actions.remedy));
     return notes;
   }
 
   #actionButtons() {
-    const copy = el("button", { type: "button", class: "quiet", onClick: () => copyFrom(copy, this.turn.content) }, icon("copy"), el("span", {}, "Copy"));
-    const request = el("button", { type: "button", class: "quiet only-wide", title: "Copy the request as a curl command", onClick: () => this.#actions.copyRequest(request, this.turn) }, icon("code"), el("span", {}, "Request"));
-    const retry = el("button", { type: "button", class: "quiet", onClick: () => this.#actions.retry(this.turn) }, icon("retry"), el("span", {}, "Again"));
+    const copy = el(
+      "button",
+      { type: "button", class: "quiet", onClick: () => copyFrom(copy, this.turn.content) },
+      icon("copy"),
+      el("span", {}, "Copy"),
+    );
+    const request = el(
+      "button",
+      {
+        type: "button",
+        class: "quiet only-wide",
+        title: "Copy the request as a curl command",
+        onClick: () => this.#actions.copyRequest(request, this.turn),
+      },
+      icon("code"),
+      el("span", {}, "Request"),
+    );
+    const retry = el(
+      "button",
+      { type: "button", class: "quiet", onClick: () => this.#actions.retry(this.turn) },
+      icon("retry"),
+      el("span", {}, "Again"),
+    );
     return el("div", { class: "actions", hidden: true }, copy, retry, request);
   }
 }
@@ -167,7 +218,8 @@ function thoughtLabel(turn) {
 
 function lengthNote(turn) {
   if (!turn.content && turn.reasoning) {
-    return "The limit was reached while the model was thinking, so there is no answer. Raise the longest answer, or set a thinking budget.";
+    const reason = "The limit was reached while the model was thinking, so there is no answer.";
+    return `${reason} Raise the longest answer, or set a thinking budget.`;
   }
   return "Cut off at the limit of tokens.";
 }

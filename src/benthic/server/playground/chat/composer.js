@@ -66,7 +66,11 @@ export class Composer {
 
   /** What is switched on for the next request, each a button that opens the settings. */
   setChips(labels) {
-    this.#chips.replaceChildren(...labels.map((label) => el("button", { type: "button", class: "chip", onClick: () => this.#actions.openSettings() }, label)));
+    this.#chips.replaceChildren(
+      ...labels.map((label) =>
+        el("button", { type: "button", class: "chip", onClick: () => this.#actions.openSettings() }, label),
+      ),
+    );
   }
 
   #press() {
@@ -104,5 +108,7 @@ export class Composer {
 }
 
 function hintParts(isBusy) {
-  return isBusy ? [el("kbd", {}, "Esc"), " stops"] : [el("kbd", {}, "Enter"), " sends, ", el("kbd", {}, "Shift"), " ", el("kbd", {}, "Enter"), " new line"];
+  return isBusy
+    ? [el("kbd", {}, "Esc"), " stops"]
+    : [el("kbd", {}, "Enter"), " sends, ", el("kbd", {}, "Shift"), " ", el("kbd", {}, "Enter"), " new line"];
 }

@@ -146,5 +146,7 @@ function unexpected(error) {
 /** Turns as they were stored. A reply that was running when the page went away has been stopped by that. */
 function restoreTurns(stored) {
   if (!Array.isArray(stored)) return [];
-  return stored.map((turn) => (turn.role === "assistant" && !FINAL.has(turn.phase) ? { ...turn, phase: "stopped" } : turn));
+  return stored.map((turn) =>
+    turn.role === "assistant" && !FINAL.has(turn.phase) ? { ...turn, phase: "stopped" } : turn,
+  );
 }

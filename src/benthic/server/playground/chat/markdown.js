@@ -48,7 +48,9 @@ export function splitBlocks(text) {
 function blockEnd(lines, at) {
   const fence = FENCE.exec(lines[at]);
   if (fence) {
-    const closing = lines.findIndex((line, index) => index > at && line.trim().startsWith(fence[1]) && !line.trim().slice(fence[1].length).trim());
+    const closing = lines.findIndex(
+      (line, index) => index > at && line.trim().startsWith(fence[1]) && !line.trim().slice(fence[1].length).trim(),
+    );
     return { kind: "code", language: fence[2], isClosed: closing >= 0, next: closing < 0 ? lines.length : closing + 1 };
   }
   if (HEADING.test(lines[at])) return { kind: "heading", next: at + 1 };
@@ -100,8 +102,18 @@ const BLOCKS = {
 
 /** A block of code with its language and a button that copies it. */
 export function codeBlock(text, language) {
-  const copy = el("button", { type: "button", class: "quiet", onClick: () => copyFrom(copy, text) }, icon("copy"), el("span", {}, "Copy"));
-  return el("figure", { class: "code" }, el("figcaption", {}, el("span", {}, language || "text"), copy), el("pre", { tabIndex: 0 }, el("code", {}, text)));
+  const copy = el(
+    "button",
+    { type: "button", class: "quiet", onClick: () => copyFrom(copy, text) },
+    icon("copy"),
+    el("span", {}, "Copy"),
+  );
+  return el(
+    "figure",
+    { class: "code" },
+    el("figcaption", {}, el("span", {}, language || "text"), copy),
+    el("pre", { tabIndex: 0 }, el("code", {}, text)),
+  );
 }
 
 function nested(tag, text) {
@@ -119,14 +131,42 @@ function list(lines) {
     else items.at(-1).push(line.slice(Math.min(indent.length + 2, line.length - line.trimStart().length)));
   }
   const isOrdered = /\d/.test(marker);
-  const node = el(isOrdered ? "ol" : "ul", isOrdered && Number.parseInt(marker, 10) !== 1 ? { start: Number.parseInt(marker, 10) } : {});
-  node.append(...items.map((item) => (item.length === 1 ? el("li", {}, renderInline(item[0])) : nested("li", item.join("\n")))));
+  const node = el(
+    isOrdered ? "ol" : "ul",
+    isOrdered && Number.parseInt(marker, 10) !== 1 ? { start: Number.parseInt(marker, 10) } : {},
+  );
+  node.append(
+    ...items.map((item) => (item.length === 1 ? el("li", {}, renderInline(item[0])) : nested("li", item.join("\n")))),
+  );
   return node;
 }
 
 function table(lines) {
-  const cells = (line) => line.trim().replace(/^\||(?<!\\)\|$/g, "").split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
+  const cells = (line) =>
+    line
+      .trim()
+      .replace(/^\||(?<!\\)\|$/g, "")
+      .split(/(?<!\\)\|/)
+      .map((cell) => cell.trim().replaceAll("\\|", "|"));
   const sides = cells(lines[1]).map((rule) => (/^:-+:$/.test(rule) ? "center" : /-:$/.test(rule) ? "end" : "start"));
-  const row = (tag, line) => el("tr", {}, cells(line).map((cell, index) => el(tag, { class: `to-${sides[index] ?? "start"}` }, renderInline(cell))));
-  return el("div", { class: "table", tabIndex: 0 }, el("table", {}, el("thead", {}, row("th", lines[0])), el("tbody", {}, lines.slice(2).map((line) => row("td", line)))));
+  const row = (tag, line) =>
+    el(
+      "tr",
+      {},
+      cells(line).map((cell, index) => el(tag, { class: `to-${sides[index] ?? "start"}` }, renderInline(cell))),
+    );
+  return el(
+    "div",
+    { class: "table", tabIndex: 0 },
+    el(
+      "table",
+      {},
+      el("thead", {}, row("th", lines[0])),
+      el(
+        "tbody",
+        {},
+        lines.slice(2).map((line) => row("td", line)),
+      ),
+    ),
+  );
 }

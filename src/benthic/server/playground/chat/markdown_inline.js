@@ -3,12 +3,18 @@
 import { el } from "../shell/dom.js";
 
 const INLINE = [
-  { pattern: /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/, make: (match) => el("code", {}, match[2].replace(/^ (.+) $/, "$1")) },
+  {
+    pattern: /(`+)([^`]|[^`][\s\S]*?[^`])\1(?!`)/,
+    make: (match) => el("code", {}, match[2].replace(/^ (.+) $/, "$1")),
+  },
   { pattern: /\*\*(?=\S)([\s\S]*?\S)\*\*/, make: (match) => el("strong", {}, renderInline(match[1])) },
   { pattern: /~~(?=\S)([\s\S]*?\S)~~/, make: (match) => el("del", {}, renderInline(match[1])) },
   { pattern: /\*(?=[^\s*])([^*]*[^\s*])\*(?!\*)/, make: (match) => el("em", {}, renderInline(match[1])) },
   { pattern: /(?<![\w_])_(?=[^\s_])([^_]*[^\s_])_(?![\w_])/, make: (match) => el("em", {}, renderInline(match[1])) },
-  { pattern: /\[([^\]]+)\]\((https?:\/\/[^\s()]+(?:\([^\s()]*\))?[^\s()]*)\)/, make: (match) => link(match[2], renderInline(match[1])) },
+  {
+    pattern: /\[([^\]]+)\]\((https?:\/\/[^\s()]+(?:\([^\s()]*\))?[^\s()]*)\)/,
+    make: (match) => link(match[2], renderInline(match[1])),
+  },
   { pattern: /https?:\/\/[^\s<>()"']*[^\s<>()"'.,;:!?]/, make: (match) => link(match[0], match[0]) },
   { pattern: /\\([\\`*_{}[\]()#+\-.!~|>])/, make: (match) => match[1] },
 ];

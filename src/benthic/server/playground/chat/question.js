@@ -9,8 +9,18 @@ export class QuestionView {
    */
   constructor(turn, actions) {
     this.turn = turn;
-    const copy = el("button", { type: "button", class: "quiet", onClick: () => copyFrom(copy, turn.text) }, icon("copy"), el("span", {}, "Copy"));
-    const edit = el("button", { type: "button", class: "quiet", onClick: () => actions.edit(turn) }, icon("edit"), el("span", {}, "Edit"));
+    const copy = el(
+      "button",
+      { type: "button", class: "quiet", onClick: () => copyFrom(copy, turn.text) },
+      icon("copy"),
+      el("span", {}, "Copy"),
+    );
+    const edit = el(
+      "button",
+      { type: "button", class: "quiet", onClick: () => actions.edit(turn) },
+      icon("edit"),
+      el("span", {}, "Edit"),
+    );
     this.node = el(
       "article",
       { class: "turn user", "aria-label": "Your message" },

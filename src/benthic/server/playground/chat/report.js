@@ -54,12 +54,20 @@ export function reportBody(turn) {
 function bar(parts) {
   const shown = parts.filter(({ amount }) => amount > 0);
   const total = shown.reduce((sum, { amount }) => sum + amount, 0);
-  const strip = el("div", { class: "bar", "aria-hidden": "true" }, shown.map(({ kind, amount }) => {
-    const piece = el("span", { class: kind });
-    piece.style.flexGrow = amount / total;
-    return piece;
-  }));
-  const legend = el("ul", { class: "legend" }, shown.map(({ kind, amount, label }) => el("li", { class: kind }, `${amount.toLocaleString("en")} ${label}`)));
+  const strip = el(
+    "div",
+    { class: "bar", "aria-hidden": "true" },
+    shown.map(({ kind, amount }) => {
+      const piece = el("span", { class: kind });
+      piece.style.flexGrow = amount / total;
+      return piece;
+    }),
+  );
+  const legend = el(
+    "ul",
+    { class: "legend" },
+    shown.map(({ kind, amount, label }) => el("li", { class: kind }, `${amount.toLocaleString("en")} ${label}`)),
+  );
   return el("div", {}, strip, legend);
 }
 
@@ -67,16 +75,27 @@ function facts(turn) {
   const { usage, report, at } = turn;
   const reasoning = usage.completion_tokens_details?.reasoning_tokens;
   const rows = [
-    ["Tokens", usage.completion_tokens.toLocaleString("en") + (reasoning ? `, of these ${reasoning.toLocaleString("en")} thinking` : "")],
+    [
+      "Tokens",
+      usage.completion_tokens.toLocaleString("en") +
+        (reasoning ? `, of these ${reasoning.toLocaleString("en")} thinking` : ""),
+    ],
     ["First token", at.first === null ? "none" : `after ${duration((at.first - at.sent) / 1000)}`],
     ["Queued", duration(report.queued_s)],
     report.drafted > 0 && ["Drafts", `${report.accepted} of ${report.drafted} accepted`],
     report.num_retractions > 0 && ["Put aside", count(report.num_retractions, "time")],
     report.replayed > 0 && ["Replayed", `${count(report.replayed, "token")}, to restore windows`],
-    report.weight_versions.some((version) => version > 0) && ["Weights", `version ${report.weight_versions.join(", ")}`],
+    report.weight_versions.some((version) => version > 0) && [
+      "Weights",
+      `version ${report.weight_versions.join(", ")}`,
+    ],
     turn.finish && ["Ended", FINISH[turn.finish] ?? turn.finish],
   ];
-  return el("dl", { class: "facts" }, rows.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+  return el(
+    "dl",
+    { class: "facts" },
+    rows.filter(Boolean).map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))),
+  );
 }
 
 const FINISH = { stop: "by itself", length: "at the limit of tokens", tool_calls: "with a tool call" };

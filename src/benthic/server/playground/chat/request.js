@@ -35,7 +35,11 @@ function assistantMessage(turn) {
 }
 
 function callMessage(turn) {
-  const calls = turn.calls.map(({ id, name, arguments: text }) => ({ id, type: "function", function: { name, arguments: text } }));
+  const calls = turn.calls.map(({ id, name, arguments: text }) => ({
+    id,
+    type: "function",
+    function: { name, arguments: text },
+  }));
   return { ...assistantMessage(turn), tool_calls: calls };
 }
 
@@ -59,7 +63,8 @@ function sampling(settings) {
 
 function format({ format: kind, schema }) {
   if (kind === "json") return { response_format: { type: "json_object" } };
-  if (kind === "schema") return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } } };
+  if (kind === "schema")
+    return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } } };
   return {};
 }
 
@@ -80,6 +85,6 @@ function tools({ tools: all, toolChoice }) {
 /** The request as a command line. The key is named, not shown. */
 export function toCurl(body, origin, hasKey) {
   const json = JSON.stringify(body, null, 2).replaceAll("'", "'\\''");
-  const key = hasKey ? " \\\n  -H \"authorization: Bearer $BENTHIC_API_KEY\"" : "";
+  const key = hasKey ? ' \\\n  -H "authorization: Bearer $BENTHIC_API_KEY"' : "";
   return `curl ${origin}/v1/chat/completions \\\n  -H 'content-type: application/json'${key} \\\n  -d '${json}'`;
 }

@@ -41,7 +41,8 @@ export class ToolCallCard {
     this.#shown = state;
     this.node.dataset.state = state;
     if (state === "open") this.#result.replaceChildren(this.#form(call));
-    else if (state === "answered") this.#result.replaceChildren(el("h4", {}, "Result"), el("pre", { tabIndex: 0 }, el("code", {}, pretty(result))));
+    else if (state === "answered")
+      this.#result.replaceChildren(el("h4", {}, "Result"), el("pre", { tabIndex: 0 }, el("code", {}, pretty(result))));
     else this.#result.replaceChildren();
   }
 
@@ -51,14 +52,24 @@ export class ToolCallCard {
 
   #form(call) {
     const id = `result-${call.id}`;
-    const area = el("textarea", { id, rows: 2, spellcheck: false, placeholder: '{"temperature": 19, "condition": "sunny"}' });
+    const area = el("textarea", {
+      id,
+      rows: 2,
+      spellcheck: false,
+      placeholder: '{"temperature": 19, "condition": "sunny"}',
+    });
     const send = el("button", { type: "submit", class: "primary" }, "Send result");
     const form = el(
       "form",
       { onSubmit: (event) => this.#submit(event, area) },
       el("label", { htmlFor: id }, `What does ${call.name} return?`),
       area,
-      el("div", { class: "row" }, el("span", { class: "hint" }, el("kbd", {}, "Ctrl"), " ", el("kbd", {}, "Enter")), send),
+      el(
+        "div",
+        { class: "row" },
+        el("span", { class: "hint" }, el("kbd", {}, "Ctrl"), " ", el("kbd", {}, "Enter")),
+        send,
+      ),
     );
     area.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();

@@ -17,8 +17,17 @@ export class Transcript {
     this.#actions = actions;
     this.#list = el("div", { class: "turns" });
     this.#welcome = welcome(actions.example);
-    this.#jump = el("button", { type: "button", class: "jump", hidden: true, onClick: () => this.toEnd() }, icon("down"), "Latest");
-    this.#scroller = el("div", { class: "scroller", tabIndex: -1 }, el("div", { class: "column" }, this.#welcome, this.#list));
+    this.#jump = el(
+      "button",
+      { type: "button", class: "jump", hidden: true, onClick: () => this.toEnd() },
+      icon("down"),
+      "Latest",
+    );
+    this.#scroller = el(
+      "div",
+      { class: "scroller", tabIndex: -1 },
+      el("div", { class: "column" }, this.#welcome, this.#list),
+    );
     this.node = el("div", { class: "transcript" }, this.#scroller, this.#jump);
     this.#scroller.addEventListener("scroll", () => this.#noteScroll(), { passive: true });
     conversation.addEventListener("turns", () => this.#sync());
@@ -72,7 +81,9 @@ export class Transcript {
   }
 
   #results() {
-    return new Map(this.#conversation.turns.filter((turn) => turn.role === "tool").map((turn) => [turn.callId, turn.text]));
+    return new Map(
+      this.#conversation.turns.filter((turn) => turn.role === "tool").map((turn) => [turn.callId, turn.text]),
+    );
   }
 
   #schedule(turn) {

@@ -6,7 +6,12 @@ import { el, icon } from "../shell/dom.js";
 const EXAMPLES = [
   { icon: "sliders", title: "Think it over", text: "What is 347 + 285?", settings: { thinking: "on" } },
   { icon: "tool", title: "Call a tool", text: "What is the weather in Paris?", tool: EXAMPLE_TOOLS[0] },
-  { icon: "code", title: "Answer in JSON", text: "Extract the data: Anna is 31 years old and lives in Oslo.", settings: { format: "schema", schema: EXAMPLE_SCHEMA } },
+  {
+    icon: "code",
+    title: "Answer in JSON",
+    text: "Extract the data: Anna is 31 years old and lives in Oslo.",
+    settings: { format: "schema", schema: EXAMPLE_SCHEMA },
+  },
 ];
 
 /** @param {(example: object) => void} onChoose */
@@ -20,7 +25,13 @@ export function welcome(onChoose) {
       "div",
       { class: "examples" },
       EXAMPLES.map((example) =>
-        el("button", { type: "button", class: "example", onClick: () => onChoose(example) }, icon(example.icon), el("strong", {}, example.title), el("span", {}, example.text)),
+        el(
+          "button",
+          { type: "button", class: "example", onClick: () => onChoose(example) },
+          icon(example.icon),
+          el("strong", {}, example.title),
+          el("span", {}, example.text),
+        ),
       ),
     ),
   );

@@ -20,7 +20,13 @@ export class Chart {
       "figure",
       { class: "chart" },
       el("figcaption", {}, el("h3", {}, spec.title), el("span", { class: "note" }, spec.note), this.#when),
-      el("ul", { class: "legend" }, spec.lines.map(({ label, color }, index) => el("li", { class: `key-${color}` }, `${label} `, this.#values[index]))),
+      el(
+        "ul",
+        { class: "legend" },
+        spec.lines.map(({ label, color }, index) =>
+          el("li", { class: `key-${color}` }, `${label} `, this.#values[index]),
+        ),
+      ),
       this.#plot,
     );
     this.#plot.addEventListener("pointermove", (event) => this.#point(event));
@@ -64,8 +70,12 @@ export class Chart {
   }
 
   #grid(axis, y, width) {
-    const lines = axis.map((value) => svg("line", { class: value ? "grid" : "ground", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }));
-    const names = axis.map((value) => svg("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, this.#spec.format(value)));
+    const lines = axis.map((value) =>
+      svg("line", { class: value ? "grid" : "ground", x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value) }),
+    );
+    const names = axis.map((value) =>
+      svg("text", { class: "tick", x: LEFT - 8, y: y(value) + 4, "text-anchor": "end" }, this.#spec.format(value)),
+    );
     names[0].textContent = "0";
     const span = this.#range[1] - this.#range[0];
     const times = [
@@ -73,18 +83,29 @@ export class Chart {
       svg("text", { class: "tick", x: width - RIGHT, y: HEIGHT - 4, "text-anchor": "end" }, "now"),
     ];
     const isEmpty = this.#data.every((points) => points.every(({ value }) => value === null));
-    const empty = isEmpty && svg("text", { class: "empty", x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "nothing yet");
+    const empty =
+      isEmpty &&
+      svg("text", { class: "empty", x: (LEFT + width) / 2, y: HEIGHT / 2, "text-anchor": "middle" }, "nothing yet");
     return [...lines, ...names, ...times, ...(empty ? [empty] : [])];
   }
 
   #shapes({ color }, heights, index, x, y) {
     return runs(heights[index]).flatMap((run) => {
-      const path = run.map(({ at, value }, point) => `${point ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("");
-      if (run.length === 1) return [svg("circle", { class: `dot color-${color}`, cx: x(run[0].at), cy: y(run[0].value), r: 2.5 })];
+      const path = run
+        .map(({ at, value }, point) => `${point ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`)
+        .join("");
+      if (run.length === 1)
+        return [svg("circle", { class: `dot color-${color}`, cx: x(run[0].at), cy: y(run[0].value), r: 2.5 })];
       const floor = this.#spec.isStacked && index ? heights[index - 1] : null;
       const fill = this.#spec.isStacked || index === 0;
       const shapes = [svg("path", { class: `line color-${color}`, d: path })];
-      if (fill) shapes.push(svg("path", { class: `${this.#spec.isStacked ? "area solid" : "area"} color-${color}`, d: path + back(run, floor, x, y) }));
+      if (fill)
+        shapes.push(
+          svg("path", {
+            class: `${this.#spec.isStacked ? "area solid" : "area"} color-${color}`,
+            d: path + back(run, floor, x, y),
+          }),
+        );
       return shapes;
     });
   }
@@ -95,7 +116,9 @@ export class Chart {
     const at = x(heights[0][index].at);
     const dots = heights.map((points, line) => {
       const value = points[index]?.value ?? null;
-      return value === null ? null : svg("circle", { class: `dot color-${this.#spec.lines[line].color}`, cx: at, cy: y(value), r: 3.5 });
+      return value === null
+        ? null
+        : svg("circle", { class: `dot color-${this.#spec.lines[line].color}`, cx: at, cy: y(value), r: 3.5 });
     });
     return [svg("line", { class: "pointer", x1: at, x2: at, y1: TOP, y2: HEIGHT - BOTTOM }), ...dots.filter(Boolean)];
   }
@@ -134,7 +157,9 @@ export class Chart {
 /** Each line on top of the one before it. */
 function stack(lines) {
   const total = lines[0].map(() => 0);
-  return lines.map((points) => points.map(({ at, value }, index) => ({ at, value: value === null ? null : (total[index] += value) })));
+  return lines.map((points) =>
+    points.map(({ at, value }, index) => ({ at, value: value === null ? null : (total[index] += value) })),
+  );
 }
 
 function highest(lines) {
@@ -155,7 +180,10 @@ function runs(points) {
 function back(run, floor, x, y) {
   if (floor === null) return `L${x(run.at(-1).at).toFixed(1)} ${y(0)}L${x(run[0].at).toFixed(1)} ${y(0)}Z`;
   const below = new Map(floor.map(({ at, value }) => [at, value ?? 0]));
-  return `${[...run].reverse().map(({ at }) => `L${x(at).toFixed(1)} ${y(below.get(at) ?? 0).toFixed(1)}`).join("")}Z`;
+  return `${[...run]
+    .reverse()
+    .map(({ at }) => `L${x(at).toFixed(1)} ${y(below.get(at) ?? 0).toFixed(1)}`)
+    .join("")}Z`;
 }
 
 function nearest(points, at) {

@@ -3,7 +3,10 @@
 import { duration, percent, short } from "../shell/numbers.js";
 import { gauge, increase, perSecond, quantile, sum } from "./history.js";
 
-const isStatus = (first) => ({ status }) => status?.startsWith(first);
+const isStatus =
+  (first) =>
+  ({ status }) =>
+    status?.startsWith(first);
 
 function latency(title, name, note) {
   return {

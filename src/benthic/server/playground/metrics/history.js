@@ -63,12 +63,17 @@ export const quantile = (name, q) => (now, before) => {
   if (before === null) return null;
   const counts = buckets(now, name);
   const past = new Map(buckets(before, name));
-  return quantileOf(counts.map(([edge, count]) => [edge, count - (past.get(edge) ?? 0)]), q);
+  return quantileOf(
+    counts.map(([edge, count]) => [edge, count - (past.get(edge) ?? 0)]),
+    q,
+  );
 };
 
 function buckets(point, name) {
   const samples = point.samples.get(`${PREFIX}${name}_bucket`) ?? [];
-  return samples.map(({ labels, value }) => [labels.le === "+Inf" ? Infinity : Number(labels.le), value]).sort(([a], [b]) => a - b);
+  return samples
+    .map(({ labels, value }) => [labels.le === "+Inf" ? Infinity : Number(labels.le), value])
+    .sort(([a], [b]) => a - b);
 }
 
 /**
@@ -82,7 +87,8 @@ export function quantileOf(counts, q) {
   const rank = q * total;
   let [edge, below] = [0, 0];
   for (const [upper, count] of counts) {
-    if (count >= rank) return upper === Infinity ? edge : edge + ((upper - edge) * (rank - below)) / Math.max(count - below, 1e-9);
+    if (count >= rank)
+      return upper === Infinity ? edge : edge + ((upper - edge) * (rank - below)) / Math.max(count - below, 1e-9);
     [edge, below] = [upper, count];
   }
   return edge;

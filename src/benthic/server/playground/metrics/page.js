@@ -8,23 +8,54 @@ import { History } from "./history.js";
 import { segments } from "../settings/controls.js";
 
 const PERIOD_MS = 2000;
-const WINDOWS = [["1", "1 min"], ["5", "5 min"], ["15", "15 min"]];
+const WINDOWS = [
+  ["1", "1 min"],
+  ["5", "5 min"],
+  ["15", "15 min"],
+];
 
 export class MetricsPage {
   constructor() {
     this.#tiles = TILES.map(({ label }) => ({ value: el("dd", {}, "–"), label: el("dt", {}, label) }));
-    this.#pause = el("button", { type: "button", class: "soft", "aria-pressed": "false", onClick: () => this.togglePause() });
-    this.#window = segments("window", "Time shown", WINDOWS, () => String(this.#minutes), (value) => this.#show(Number(value)));
+    this.#pause = el("button", {
+      type: "button",
+      class: "soft",
+      "aria-pressed": "false",
+      onClick: () => this.togglePause(),
+    });
+    this.#window = segments(
+      "window",
+      "Time shown",
+      WINDOWS,
+      () => String(this.#minutes),
+      (value) => this.#show(Number(value)),
+    );
     this.#notice = el("p", { class: "notice", role: "status", hidden: true });
     this.#grid = el("div", { class: "charts" });
     this.node = el(
       "section",
       { class: "metrics", "aria-labelledby": "metrics-title", hidden: true },
-      el("header", { class: "metrics-head" }, el("h1", { id: "metrics-title" }, "Metrics"), this.#window.node, this.#pause),
+      el(
+        "header",
+        { class: "metrics-head" },
+        el("h1", { id: "metrics-title" }, "Metrics"),
+        this.#window.node,
+        this.#pause,
+      ),
       this.#notice,
-      el("dl", { class: "tiles" }, this.#tiles.map(({ label, value }) => el("div", {}, label, value))),
+      el(
+        "dl",
+        { class: "tiles" },
+        this.#tiles.map(({ label, value }) => el("div", {}, label, value)),
+      ),
       this.#grid,
-      el("p", { class: "note" }, "Rates and quantiles are of the last 15 seconds. All numbers come from ", el("a", { href: "/metrics" }, "/metrics"), "."),
+      el(
+        "p",
+        { class: "note" },
+        "Rates and quantiles are of the last 15 seconds. All numbers come from ",
+        el("a", { href: "/metrics" }, "/metrics"),
+        ".",
+      ),
     );
     this.#labelPause();
     new ResizeObserver(() => this.#draw()).observe(this.#grid);

@@ -22,7 +22,8 @@ export function parseMetrics(text) {
 
 function parseLabels(text) {
   const labels = {};
-  for (const [, name, value] of text.matchAll(LABEL)) labels[name] = value.replace(/\\(.)/g, (_, character) => (character === "n" ? "\n" : character));
+  for (const [, name, value] of text.matchAll(LABEL))
+    labels[name] = value.replace(/\\(.)/g, (_, character) => (character === "n" ? "\n" : character));
   return labels;
 }
 

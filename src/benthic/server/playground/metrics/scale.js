@@ -10,7 +10,10 @@ export function ticks(highest, { isCount = false, parts = 3 } = {}) {
   if (!(highest > 1e-9)) return isCount ? [0, 1] : [0];
   const wanted = highest / parts;
   const power = 10 ** Math.floor(Math.log10(wanted));
-  const step = Math.max([1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= wanted * (1 - 1e-9)), isCount ? 1 : 0);
+  const step = Math.max(
+    [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= wanted * (1 - 1e-9)),
+    isCount ? 1 : 0,
+  );
   const count = Math.max(1, Math.ceil(highest / step - 1e-9));
   return Array.from({ length: count + 1 }, (_, index) => Number((index * step).toPrecision(12)));
 }

@@ -12,9 +12,28 @@ import { el } from "../shell/dom.js";
 export function numberRow(field, read, write) {
   const id = `set-${field.name}`;
   const isWhole = field.isPlain || field.step === 1;
-  const number = el("input", { id, type: "number", inputMode: isWhole ? "numeric" : "decimal", placeholder: "default", "aria-describedby": `${id}-hint` });
-  Object.assign(number, { min: field.min, step: isWhole ? 1 : "any", ...(field.max === undefined ? {} : { max: field.max }) });
-  const slider = field.isPlain ? null : el("input", { type: "range", min: field.min, max: field.max, step: field.step, "aria-label": field.label, tabIndex: -1 });
+  const number = el("input", {
+    id,
+    type: "number",
+    inputMode: isWhole ? "numeric" : "decimal",
+    placeholder: "default",
+    "aria-describedby": `${id}-hint`,
+  });
+  Object.assign(number, {
+    min: field.min,
+    step: isWhole ? 1 : "any",
+    ...(field.max === undefined || field.isOpen ? {} : { max: field.max }),
+  });
+  const slider = field.isPlain
+    ? null
+    : el("input", {
+        type: "range",
+        min: field.min,
+        max: field.max,
+        step: field.step,
+        "aria-label": field.label,
+        tabIndex: -1,
+      });
   const row = el(
     "div",
     { class: "setting number" },
@@ -54,7 +73,9 @@ export function numberRow(field, read, write) {
  * @param {[string, string][]} options value and words
  */
 export function segments(name, label, options, read, write) {
-  const inputs = options.map(([value]) => el("input", { type: "radio", name, value, id: `${name}-${value}`, onChange: () => write(value) }));
+  const inputs = options.map(([value]) =>
+    el("input", { type: "radio", name, value, id: `${name}-${value}`, onChange: () => write(value) }),
+  );
   const node = el(
     "div",
     { class: "segments", role: "radiogroup", "aria-label": label },

@@ -1,16 +1,77 @@
 // What can be set, its ranges and its defaults; the panel and the request are made from this.
 
 /**
- * Numbers of a request. `null` stands for "not sent": the server's default. `neutral` is where the slider rests then.
+ * Numbers of a request. `null` stands for "not sent": the server's default. `neutral` is where the slider rests then, `isOpen`
+ * says that more may be typed than the slider reaches.
  */
 export const NUMBERS = [
-  { name: "temperature", label: "Temperature", min: 0, max: 2, step: 0.05, neutral: 1, hint: "0 takes the most likely token each time" },
-  { name: "top_p", label: "Top p", min: 0.01, max: 1, step: 0.01, neutral: 1, hint: "Draw from the likeliest tokens that make up this share" },
-  { name: "top_k", label: "Top k", min: 0, max: 200, step: 1, neutral: 0, hint: "Draw from this many tokens; 0 is all" },
-  { name: "min_p", label: "Min p", min: 0, max: 1, step: 0.01, neutral: 0, hint: "Leave out what is less likely than this share of the best" },
-  { name: "repetition_penalty", label: "Repetition penalty", min: 0.5, max: 2, step: 0.05, neutral: 1, more: true, hint: "Above 1, tokens that occurred become less likely" },
-  { name: "frequency_penalty", label: "Frequency penalty", min: -2, max: 2, step: 0.1, neutral: 0, more: true, hint: "Subtracted once for each time a token was generated" },
-  { name: "presence_penalty", label: "Presence penalty", min: -2, max: 2, step: 0.1, neutral: 0, more: true, hint: "Subtracted from tokens that were generated" },
+  {
+    name: "temperature",
+    label: "Temperature",
+    min: 0,
+    max: 2,
+    step: 0.05,
+    neutral: 1,
+    hint: "0 takes the most likely token each time",
+  },
+  {
+    name: "top_p",
+    label: "Top p",
+    min: 0.01,
+    max: 1,
+    step: 0.01,
+    neutral: 1,
+    hint: "Draw from the likeliest tokens that make up this share",
+  },
+  {
+    name: "top_k",
+    label: "Top k",
+    min: 0,
+    max: 200,
+    step: 1,
+    neutral: 0,
+    isOpen: true,
+    hint: "Draw from this many tokens; 0 is all",
+  },
+  {
+    name: "min_p",
+    label: "Min p",
+    min: 0,
+    max: 1,
+    step: 0.01,
+    neutral: 0,
+    hint: "Leave out what is less likely than this share of the best",
+  },
+  {
+    name: "repetition_penalty",
+    label: "Repetition penalty",
+    min: 0.5,
+    max: 2,
+    step: 0.05,
+    neutral: 1,
+    more: true,
+    hint: "Above 1, tokens that occurred become less likely",
+  },
+  {
+    name: "frequency_penalty",
+    label: "Frequency penalty",
+    min: -2,
+    max: 2,
+    step: 0.1,
+    neutral: 0,
+    more: true,
+    hint: "Subtracted once for each time a token was generated",
+  },
+  {
+    name: "presence_penalty",
+    label: "Presence penalty",
+    min: -2,
+    max: 2,
+    step: 0.1,
+    neutral: 0,
+    more: true,
+    hint: "Subtracted from tokens that were generated",
+  },
   { name: "max_tokens", label: "Longest answer", min: 1, isPlain: true, unit: "tokens", hint: "Thinking included" },
   { name: "seed", label: "Seed", min: 0, isPlain: true, hint: "The same seed gives the same answer" },
   { name: "budget", label: "Thinking budget", min: 0, isPlain: true, unit: "tokens", hint: "Then the answer begins" },
@@ -34,7 +95,11 @@ export const EXAMPLE_TOOLS = [
   {
     name: "get_weather",
     description: "Get the current weather",
-    parameters: { type: "object", properties: { city: { type: "string", description: "City name" } }, required: ["city"] },
+    parameters: {
+      type: "object",
+      properties: { city: { type: "string", description: "City name" } },
+      required: ["city"],
+    },
   },
   {
     name: "calculator",
@@ -68,7 +133,8 @@ export function restoreSettings(stored) {
   for (const [name, fallback] of Object.entries(settings)) {
     const value = stored?.[name];
     const isNumber = NUMBERS.some((field) => field.name === name);
-    if (isNumber ? typeof value === "number" : typeof value === typeof fallback && value !== null) settings[name] = value;
+    if (isNumber ? typeof value === "number" : typeof value === typeof fallback && value !== null)
+      settings[name] = value;
   }
   if (!Array.isArray(settings.tools)) settings.tools = [];
   return settings;

@@ -18,11 +18,25 @@ export function keyDialog(onKey) {
     el(
       "form",
       { method: "dialog", onSubmit: submit },
-      el("header", { class: "dialog-head" }, el("h2", { id: "key-title" }, "This server asks for a key"), iconButton("close", "Close", () => dialog.close())),
-      el("p", { class: "note" }, "Whoever started it set one, with --server.api_key or BENTHIC_API_KEY. It is sent to this server only."),
+      el(
+        "header",
+        { class: "dialog-head" },
+        el("h2", { id: "key-title" }, "This server asks for a key"),
+        iconButton("close", "Close", () => dialog.close()),
+      ),
+      el(
+        "p",
+        { class: "note" },
+        "Whoever started it set one, with --server.api_key or BENTHIC_API_KEY. It is sent to this server only.",
+      ),
       el("div", { class: "setting" }, el("label", { htmlFor: "key" }, "Key"), field),
       el("div", { class: "check" }, remember, el("label", { htmlFor: "key-remember" }, "Remember it in this browser")),
-      el("footer", { class: "dialog-foot" }, el("button", { type: "button", onClick: () => dialog.close() }, "Cancel"), el("button", { type: "submit", class: "primary" }, "Use this key")),
+      el(
+        "footer",
+        { class: "dialog-foot" },
+        el("button", { type: "button", onClick: () => dialog.close() }, "Cancel"),
+        el("button", { type: "submit", class: "primary" }, "Use this key"),
+      ),
     ),
   );
   closeOnBackdrop(dialog);

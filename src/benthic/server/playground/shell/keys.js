@@ -35,7 +35,11 @@ function isTyping(target) {
 }
 
 function helpDialog(shortcuts) {
-  const rows = [...TYPED, ...shortcuts.map(({ key, label }) => ({ keys: [key], label })), { keys: ["?"], label: "This list" }];
+  const rows = [
+    ...TYPED,
+    ...shortcuts.map(({ key, label }) => ({ keys: [key], label })),
+    { keys: ["?"], label: "This list" },
+  ];
   const dialog = el("dialog", { class: "dialog", "aria-labelledby": "keys-title" });
   dialog.append(
     el(
@@ -44,7 +48,22 @@ function helpDialog(shortcuts) {
       el("h2", { id: "keys-title" }, "Keyboard"),
       iconButton("close", "Close", () => dialog.close()),
     ),
-    el("dl", { class: "keys" }, rows.map(({ keys, label }) => el("div", {}, el("dt", {}, label), el("dd", {}, keys.map((key) => el("kbd", {}, key)))))),
+    el(
+      "dl",
+      { class: "keys" },
+      rows.map(({ keys, label }) =>
+        el(
+          "div",
+          {},
+          el("dt", {}, label),
+          el(
+            "dd",
+            {},
+            keys.map((key) => el("kbd", {}, key)),
+          ),
+        ),
+      ),
+    ),
   );
   closeOnBackdrop(dialog);
   document.body.append(dialog);

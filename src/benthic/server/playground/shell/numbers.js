@@ -21,7 +21,11 @@ export function short(value) {
 
 function trim(value) {
   const size = Math.abs(value);
-  return size >= 100 ? Math.round(value).toLocaleString("en") : size >= 10 ? dropZeros(value.toFixed(1)) : dropZeros(value.toFixed(2));
+  return size >= 100
+    ? Math.round(value).toLocaleString("en")
+    : size >= 10
+      ? dropZeros(value.toFixed(1))
+      : dropZeros(value.toFixed(2));
 }
 
 function dropZeros(text) {
