@@ -79,9 +79,7 @@ def add_playground(app: FastAPI) -> None:
 def read_files(folder: Path) -> dict[str, PageFile]:
     """All files of a folder and the folders in it that a browser may ask for, by their path in it."""
     return {
-        path.relative_to(folder).as_posix(): _read(path)
-        for path in sorted(folder.rglob("*"))
-        if path.suffix in _TYPES
+        path.relative_to(folder).as_posix(): _read(path) for path in sorted(folder.rglob("*")) if path.suffix in _TYPES
     }
 
 
