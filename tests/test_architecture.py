@@ -32,9 +32,24 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "server": frozenset({"engine", "text", "base"}),
     "rl": frozenset({"engine", "train", "sandbox", "text", "base"}),
     "bench": frozenset({"engine", "cache", "models.config", "base"}),
+    "doctor": frozenset({"cache", "models", "kernels", "base"}),
     "plan": frozenset({"cache", "models", "base"}),
     "cli": frozenset(
-        {"bench", "plan", "server", "llm", "tasks", "rl", "engine", "train", "sandbox", "text", "cache", "parallel"}
+        {
+            "bench",
+            "plan",
+            "doctor",
+            "server",
+            "llm",
+            "tasks",
+            "rl",
+            "engine",
+            "train",
+            "sandbox",
+            "text",
+            "cache",
+            "parallel",
+        }
         | {"models", "kernels", "base"}
     ),
     "__main__": frozenset({"cli"}),

@@ -14,6 +14,7 @@ from benthic import __version__
 from benthic.cli.bench import bench
 from benthic.cli.chat import chat
 from benthic.cli.convert import convert
+from benthic.cli.doctor import doctor
 from benthic.cli.evaluate import evaluate
 from benthic.cli.generate import generate
 from benthic.cli.inspect import inspect
@@ -63,6 +64,7 @@ app.command("eval")(evaluate)
 app.command()(convert)
 app.command()(inspect)
 app.command()(plan)
+app.command()(doctor)
 app.add_typer(bench)
 
 
