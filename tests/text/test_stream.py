@@ -426,14 +426,18 @@ def test_a_prompt_can_be_answered_again(tokenizer: Tokenizer, encoder: PromptEnc
 # Failure and closing
 
 
-@pytest.mark.parametrize("protocol", ["chat", "responses", "messages"])
-def test_a_failure_is_an_error_event_and_closes(tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "name"), [("chat", None), ("responses", "response.failed"), ("messages", "error")]
+)
+def test_a_failure_is_an_error_event_and_closes(
+    tokenizer: Tokenizer, encoder: PromptEncoder, protocol: Any, name: str | None
+) -> None:
     stream = ReplyStream(ask(encoder, protocol, stream=True), tokenizer, reply_id="id")
     stream.start()
     (event,) = stream.fail("the engine died")
-    assert event.name == (None if protocol == "chat" else "error")
-    error = json.loads(event.data)
-    assert (error.get("error") or error)["message"] == "the engine died"
+    assert event.name == name
+    data = json.loads(event.data)
+    assert data.get("response", data)["error"]["message"] == "the engine died"
     assert stream.push(0, [5]) == []
 
 

@@ -29,7 +29,7 @@ _COMPLETION_FIELDS = frozenset(
 )
 """Of plain completions, beside what all endpoints have; the last two have refusals of their own there."""
 
-_PASSIVE: dict[str, tuple[type, str]] = {
+_PASSIVE: dict[str, tuple[type | tuple[type, ...], str]] = {
     "user": (str, "a string"),
     "metadata": (dict, "an object"),
     "store": (bool, "true or false"),
@@ -38,6 +38,11 @@ _PASSIVE: dict[str, tuple[type, str]] = {
     "safety_identifier": (str, "a string"),
     "verbosity": (str, "a string"),
     "cache_control": (dict, "an object"),
+    "prompt_cache_retention": (str, "a string"),
+    "prompt_cache_options": (dict, "an object"),
+    "context_management": ((dict, list), "an object or a list"),
+    "inference_geo": (str, "a string"),
+    "speed": (str, "a string"),
 }
 """What changes no reply: type, and how a refusal names it."""
 
@@ -53,7 +58,12 @@ _ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "include": ([],),
 }
-_HINTS = {"top_logprobs": "logprobs is the number of alternatives here"}
+_HINTS = {
+    ("completions", "top_logprobs"): "logprobs is the number of alternatives here",
+    ("responses", "prompt"): "prompts are not stored here; send their text in input or instructions",
+    ("responses", "n"): "a response is one answer; ask several times",
+    ("messages", "n"): "a message is one answer; ask several times",
+}
 
 
 def check_placement(body: Body, endpoint: str) -> None:
@@ -74,7 +84,7 @@ def check_placement(body: Body, endpoint: str) -> None:
         elif name not in here and not is_neutral(value, _ASKS_NOTHING.get(name, ())):
             owners = [path for other, path in _PATHS.items() if name in known_fields(other)]
             if owners:
-                hint = f" ({_HINTS[name]})" if endpoint == "completions" and name in _HINTS else ""
+                hint = f" ({_HINTS[endpoint, name]})" if (endpoint, name) in _HINTS else ""
                 refuse(name, value, f"absent: it belongs to {', '.join(owners)}, not to {_PATHS[endpoint]}{hint}")
 
 

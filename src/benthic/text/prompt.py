@@ -13,7 +13,7 @@ What `split.py` takes out of a request and why is written there; the mode of thi
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import deepseek_recipe as recipe
@@ -93,6 +93,10 @@ class Prompt:
     """Functions that the reply may call: those offered, or the one that tool_choice names."""
     echo: recipe.ResponsesEcho | None = None
     namespace_tools: dict[str, tuple[str, str]] | None = None
+    reported: Mapping[str, Any] = field(default_factory=dict)
+    """What a Responses object repeats of its request."""
+    is_sealed: bool = False
+    """Whether Responses reasoning comes also in a form to be sent back."""
 
 
 _PROMPT_FIELD: dict[Protocol, str] = {"chat": "messages", "responses": "input", "messages": "messages"}
@@ -154,6 +158,7 @@ class PromptEncoder:
         converted = convert(protocol, parts, self._encoding)
         self._check_size(protocol, converted.rendered)
         token_ids = converted.rendered.encode(self._tokenizer)
+        sampling = self._sampling(protocol, parts.extras, converted.request, len(token_ids))
         return Prompt(
             protocol=protocol,
             token_ids=token_ids,
@@ -162,7 +167,7 @@ class PromptEncoder:
             is_stream=converted.request.stream,
             include_usage=parts.extras.include_usage,
             num_samples=parts.extras.num_samples,
-            sampling=self._sampling(protocol, parts.extras, converted.request, len(token_ids)),
+            sampling=sampling,
             wishes=parts.extras.wishes,
             constraint=_constraint(converted.request),
             ignored=parts.ignored,
@@ -172,6 +177,8 @@ class PromptEncoder:
             tool_names=_tool_names(converted),
             echo=converted.echo,
             namespace_tools=converted.namespace_tools,
+            reported=_reported(parts, sampling),
+            is_sealed=parts.is_sealed,
         )
 
     def count(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> int:
@@ -291,6 +298,14 @@ class PromptEncoder:
 def _constraint(request: recipe.ConversationRequest) -> Constraint | None:
     constraint = request.inference_options.output_constraint
     return Constraint(constraint.kind, constraint.schema) if constraint is not None else None
+
+
+def _reported(parts: Split, sampling: Sampling) -> Mapping[str, Any]:
+    """The settings with the values that were used, which a checkpoint's defaults may have set."""
+    if not parts.reported:
+        return {}
+    names = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+    return {**parts.reported, **{name: getattr(sampling, name) for name in names}}
 
 
 def _tool_names(converted: Converted) -> frozenset[str]:

@@ -20,7 +20,7 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
         | _SAMPLING
         | {"messages", "max_tokens", "max_completion_tokens", "n", "stop", "logprobs", "top_logprobs", "stream_options"}
         | {"response_format", "parallel_tool_calls", "store"}
-        | {"prompt_cache_key", "safety_identifier", "verbosity"}
+        | {"prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier", "verbosity"}
     ),
     "responses": frozenset(
         _SHARED
@@ -32,14 +32,18 @@ KNOWN_FIELDS: dict[Protocol, frozenset[str]] = {
             "truncation",
             "max_tool_calls",
             "prompt_cache_key",
+            "prompt_cache_options",
+            "prompt_cache_retention",
             "safety_identifier",
             "stream_options",
+            "context_management",
         }
     ),
     "messages": frozenset(
         _SHARED
         | _SAMPLING
         | {"messages", "system", "max_tokens", "stop_sequences", "output_config", "output_format", "cache_control"}
+        | {"context_management", "inference_geo", "speed"}
     ),
 }
 """Fields beside those of `thinking.py` that are read, or that change nothing a reply could show."""
@@ -71,6 +75,22 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "container": (),
 }
 """Fields that would change the reply if they were obeyed: refused unless null or one of these values."""
+
+UNSUPPORTED = "it is not supported, and ignoring it would change the reply"
+_NOT_STORED = "replies are not stored here, so send the whole conversation in input"
+_RUNS_NO_TOOLS = "this server runs no tools; offer functions and carry out their calls yourself"
+UNSUPPORTED_REASONS: dict[str, str] = {
+    "previous_response_id": _NOT_STORED,
+    "conversation": _NOT_STORED,
+    "background": "a reply is made while its client waits for it; use stream for long ones",
+    "mcp_servers": _RUNS_NO_TOOLS,
+    "container": _RUNS_NO_TOOLS,
+    "modalities": "the model writes text only",
+    "audio": "the model writes text only",
+    "functions": "it is the old form of tools",
+    "function_call": "it is the old form of tool_choice",
+}
+"""Why, where there is more to say than `UNSUPPORTED`."""
 
 
 def is_neutral(value: Any, neutral: tuple[Any, ...]) -> bool:

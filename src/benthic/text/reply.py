@@ -26,9 +26,11 @@ import deepseek_recipe as recipe
 from benthic.text.fields import describe_json_error
 from benthic.text.markup import MarkupReader, Piece
 from benthic.text.prompt import Prompt
+from benthic.text.reasoning_count import ReasoningCount
 from benthic.text.reasoning_stops import ReasoningStops
+from benthic.text.responses_reply import ResponsesEvents
 from benthic.text.tokenizer import DSML, END_THINK, Tokenizer
-from benthic.text.wire import Payload, ToolCallWatch, add_drafts, correct_cached, correct_finish, is_last, says_nothing
+from benthic.text.wire import Payload, ToolCallWatch, add_drafts, correct_finish, correct_usage, is_last, says_nothing
 
 FinishReason = Literal["stop", "length"]
 """Why the engine ended a sequence: EOS or a stop token, or the limit of tokens."""
@@ -90,6 +92,8 @@ class ReplyParser:
         if prompt.thinking and prompt.stop_in_reasoning and prompt.parsing.stop_sequences:
             self._reasoning = ReasoningStops(prompt.parsing.stop_sequences)
         self._calls = ToolCallWatch()
+        self._responses = ResponsesEvents(prompt.reported, is_sealed=prompt.is_sealed, problem=self._call_problem)
+        self._count = ReasoningCount(prompt.thinking)
         self._response: Any = None
         self._held: list[Payload] = []
         self._cached_len = 0
@@ -107,9 +111,7 @@ class ReplyParser:
     def tool_call_errors(self) -> tuple[ToolCallError, ...]:
         """Calls so far of functions that are not offered or with arguments that are no JSON object; final once the
         reply is finished."""
-        problems = (
-            (name, arguments, self._name_problem(name) or _problem(arguments)) for name, arguments in self._calls.calls
-        )
+        problems = ((name, arguments, self._call_problem(name, arguments)) for name, arguments in self._calls.calls)
         errors = [ToolCallError(name, arguments, problem) for name, arguments, problem in problems if problem]
         dropped = [ToolCallError(name, "", "this request offers no tools") for name in self._markup.refused]
         return (*errors, *dropped)
@@ -145,9 +147,9 @@ class ReplyParser:
         payloads = self._end(reason)
         payloads, self._held = payloads + self._held, []
         for payload in payloads:
-            correct_cached(self._prompt.protocol, payload.data, self._cached_len)
+            correct_usage(self._prompt.protocol, payload.data, self._cached_len, self._reasoning_len)
         if self._prompt.protocol == "chat":
-            correct_cached("chat", {"usage": self.usage}, self._cached_len)
+            correct_usage("chat", {"usage": self.usage}, self._cached_len)
             add_drafts(self.usage, *drafts)
         return payloads
 
@@ -156,14 +158,28 @@ class ReplyParser:
         assert self.is_finished, "a reply has a body once it is finished"
         body: dict[str, Any] = json.loads(self._response.to_json())
         correct_finish(self._prompt.protocol, body, self.tool_call_errors)
-        correct_cached(self._prompt.protocol, body, self._cached_len)
+        correct_usage(self._prompt.protocol, body, self._cached_len, self._reasoning_len)
+        if self._prompt.protocol == "responses":
+            self._responses.correct_response(body)
         return body
+
+    def failed(self, message: str, code: str, kind: str) -> Payload:
+        """What ends a Responses reply that broke off."""
+        data = self._responses.failed(json.loads(self._response.to_json()), message, code, kind)
+        return Payload(data["type"], data)
 
     def close(self) -> None:
         """Free the parser's state; may be called at any time and more than once."""
         if not self._is_closed:
             self._processor.close()
         self._is_closed = self.is_finished = True
+
+    @property
+    def _reasoning_len(self) -> int | None:
+        return self._count.num_tokens if self._prompt.thinking else None
+
+    def _call_problem(self, name: str, arguments: str) -> str | None:
+        return self._name_problem(name) or _problem(arguments)
 
     def _name_problem(self, name: str) -> str | None:
         offered = self._prompt.tool_names
@@ -178,7 +194,9 @@ class ReplyParser:
         if token_id in self._marker_ids:
             return self._flush_undecided() + self._push_piece(Piece([(token_id, logprob)], DSML, is_marker=True))
         if token_id in self._shown:
-            return self._flush_text() + self._push_group([(token_id, logprob)])
+            before = self._flush_text()
+            self._count.end(begins_calls=False)
+            return before + self._push_group([(token_id, logprob)])
         return self._push_text(token_id, logprob)
 
     def _push_text(self, token_id: int, logprob: TokenLogprob | None) -> list[Payload]:
@@ -199,6 +217,9 @@ class ReplyParser:
     def _read(self, piece: Piece[_Entry]) -> list[Payload]:
         """What the recipe makes of a piece, once stop strings of the reasoning have been looked for."""
         over = self._end_reasoning() if piece.begins_calls else []
+        if piece.begins_calls:
+            self._count.end(begins_calls=True)
+        self._count.take(piece.text, len(piece.group) if piece.is_whole else 0)
         if not piece.is_whole:  # in order behind what waits; no stop string begins or ends in it
             waiting = [] if self._reasoning is None else self._reasoning.flush()
             before = [payload for group in waiting for payload in self._push_group(group)]
@@ -275,6 +296,9 @@ class ReplyParser:
         payloads = [self._take(event) for event in self._processor.push(chunk)]
         self.is_finished = self._processor.finished
         payloads = [payload for payload in payloads if not says_nothing(self._prompt.protocol, payload.data)]
+        if self._prompt.protocol == "responses":
+            for payload in payloads:
+                self._responses.correct(payload.data)
         return self._without_usage(payloads) if self.is_finished else payloads
 
     def _without_usage(self, payloads: list[Payload]) -> list[Payload]:

@@ -33,7 +33,16 @@ from benthic.text.fields import (
     refuse,
 )
 from benthic.text.placement import check_placement
-from benthic.text.protocol_fields import KNOWN_FIELDS, MAX_TOKENS_FIELD, NEUTRAL_VALUES, Protocol, is_neutral
+from benthic.text.protocol_fields import (
+    KNOWN_FIELDS,
+    MAX_TOKENS_FIELD,
+    NEUTRAL_VALUES,
+    UNSUPPORTED,
+    UNSUPPORTED_REASONS,
+    Protocol,
+    is_neutral,
+)
+from benthic.text.responses_fields import check_hosted_tools, reported_settings, take_includes, wants_sealed
 from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Rules, Wishes, read_rules, read_wishes
 from benthic.text.shapes import check_list_of_tools, check_shapes
 from benthic.text.thinking import Mode, take_mode, write_mode
@@ -74,12 +83,17 @@ class Extras:
 
 
 class Split(NamedTuple):
-    """`body` goes to the recipe; `model` is the name as asked for, None if absent; `ignored` are unknown fields."""
+    """`body` goes to the recipe; `model` is the name as asked for, None if absent; `ignored` are unknown fields.
+
+    Only Responses: `reported` is what the reply repeats of the request, `is_sealed` that reasoning comes sealed, too.
+    """
 
     body: dict[str, Any]
     extras: Extras
     model: str | None
     ignored: tuple[str, ...]
+    reported: Mapping[str, Any] = {}
+    is_sealed: bool = False
 
 
 def split(
@@ -105,12 +119,18 @@ def split(
     ignored = _take_unknown(protocol, body, is_strict)
     rewrite_turns(protocol, body)
     check_list_of_tools(body.get("tools"))
+    reported: dict[str, Any] = {}
+    is_sealed = False
+    if protocol == "responses":
+        check_hosted_tools(body.get("tools"))
+        take_includes(body)
+        reported, is_sealed = reported_settings(body), wants_sealed(body)
     check_tool_choice(protocol, body)
     mode = _reconcile(protocol, body, mode)
     _check_unused(body)
     extras = _take_extras(protocol, body, mode, vocab_size)
     write_mode(body, protocol, extras.mode)
-    return Split(body, extras, model, ignored)
+    return Split(body, extras, model, ignored, reported, is_sealed)
 
 
 def _refuse_unsupported(body: dict[str, Any]) -> None:
@@ -118,7 +138,7 @@ def _refuse_unsupported(body: dict[str, Any]) -> None:
         value = body.pop(name, None)
         if not is_neutral(value, neutral):
             allowed = " or ".join(["absent", *map(json.dumps, neutral)])
-            refuse(name, value, f"{allowed}: it is not supported, and ignoring it would change the reply")
+            refuse(name, value, f"{allowed}: {UNSUPPORTED_REASONS.get(name, UNSUPPORTED)}")
 
 
 def _take_unknown(protocol: Protocol, body: dict[str, Any], is_strict: bool) -> tuple[str, ...]:
@@ -180,9 +200,6 @@ def _check_unused(body: dict[str, Any]) -> None:
     """What clients of Responses send and no reply depends on: tools of the server's own, prompts that are too long."""
     read_integer(body, "max_tool_calls", 1, MAX_UNSIGNED)
     read_choice(body, "truncation", ("auto", "disabled"))
-    value = body.get("include")
-    if value is not None and not (isinstance(value, list) and all(isinstance(item, str) for item in value)):
-        refuse("include", value, "a list of strings")
 
 
 def _normalise(body: dict[str, Any]) -> None:

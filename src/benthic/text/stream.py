@@ -93,8 +93,9 @@ class ReplyStream:
             inner = {"type": error_type.replace("server_error", "api_error"), "message": message, "code": code}
             return [to_event(Payload("error", {"type": "error", "error": inner}))]
         if self._prompt.protocol == "responses":
-            data = {"type": "error", "code": code or error_type, "message": message, "param": None}
-            return [to_event(Payload("error", data))]
+            kinds = {"rate_limit_error": "rate_limit_exceeded"}  # what the protocol's clients know; else server_error
+            payload = self._parsers[0].failed(message, kinds.get(error_type, "server_error"), code or error_type)
+            return [to_event(payload)]
         error = {"message": message, "type": error_type, "param": None, "code": code}
         return [to_event(Payload(None, {"error": error}))]
 

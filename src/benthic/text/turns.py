@@ -3,10 +3,10 @@
 import json
 from typing import Any
 
-from benthic.errors import RequestError
 from benthic.text.content import check_chat_parts, check_text_only
 from benthic.text.fields import refuse
 from benthic.text.protocol_fields import Protocol
+from benthic.text.responses_fields import rewrite_item
 
 CHAT_ROLES = ("system", "developer", "user", "assistant", "tool", "latest_reminder")
 
@@ -81,11 +81,8 @@ def _tool_call(call: Any, path: str) -> dict[str, Any]:
 
 
 def _responses_item(item: dict[str, Any], path: str) -> dict[str, Any]:
-    if item.get("type") == "item_reference":
-        raise RequestError(
-            f"{path} is an item_reference; replies are not stored, so send the item itself", param=f"{path}.type"
-        )
     check_text_only(item, path)
+    item = rewrite_item(item, path)
     return {**item, "role": "system"} if item.get("role") == "developer" else item
 
 

@@ -72,14 +72,13 @@ def correct_finish(protocol: Protocol, data: dict[str, Any], errors: Sequence[tu
     else:
         place = data.get("response", data)
         place["tool_call_errors"] = listed
-        broken = [(name, arguments) for name, arguments, _ in errors]
-        for item in place["output"]:
-            if item["type"] == "function_call" and (item["name"], item["arguments"]) in broken:
-                item["status"] = "incomplete"
 
 
-def correct_cached(protocol: Protocol, data: dict[str, Any], cached_len: int) -> None:
-    """Says in a usage, if there is one, how many prompt tokens came from the cache; in place."""
+def correct_usage(protocol: Protocol, data: dict[str, Any], cached_len: int, reasoning_len: int | None = None) -> None:
+    """Says in a usage, if there is one, how many prompt tokens came from the cache; in place.
+
+    `reasoning_len` is told in messages, where the recipe does not count them; None where there was no thinking.
+    """
     usage = (data.get("response", data) if protocol == "responses" else data).get("usage")
     if not usage:
         return
@@ -88,11 +87,15 @@ def correct_cached(protocol: Protocol, data: dict[str, Any], cached_len: int) ->
         usage["prompt_cache_hit_tokens"] = cached_len
         usage["prompt_cache_miss_tokens"] = usage["prompt_tokens"] - cached_len
     elif protocol == "responses":
-        usage["input_tokens_details"]["cached_tokens"] = cached_len
+        usage["input_tokens_details"] = {"cached_tokens": cached_len, "cache_write_tokens": 0}
+        usage["prompt_cache_hit_tokens"] = cached_len
+        usage["prompt_cache_miss_tokens"] = usage["input_tokens"] - cached_len
     else:
         prompt_len = usage["input_tokens"] + usage["cache_read_input_tokens"]
-        usage["input_tokens"] = prompt_len - cached_len
-        usage["cache_read_input_tokens"] = cached_len
+        usage["input_tokens"] = usage["prompt_cache_miss_tokens"] = prompt_len - cached_len
+        usage["cache_read_input_tokens"] = usage["prompt_cache_hit_tokens"] = cached_len
+        if reasoning_len is not None:
+            usage["output_tokens_details"] = {"thinking_tokens": reasoning_len}
 
 
 def add_drafts(usage: dict[str, Any], drafted: int, accepted: int) -> None:
@@ -111,9 +114,11 @@ def is_last(protocol: Protocol, data: dict[str, Any]) -> bool:
 
 
 def says_nothing(protocol: Protocol, data: dict[str, Any]) -> bool:
-    """Whether an event is an empty chat delta, as tokens without text leave them."""
-    if protocol != "chat":
-        return False
+    """Whether an event is an empty delta, as tokens without text leave them."""
+    if protocol == "responses":
+        return data["type"].endswith(".delta") and not data["delta"] and not data.get("logprobs")
+    if protocol == "messages":
+        return data["type"] == "content_block_delta" and data["delta"].get("text") == ""
     choice = data["choices"][0]
     return choice["finish_reason"] is None and choice["logprobs"] is None and not any(choice["delta"].values())
 
