@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.index_scores import index_scores
+from benthic.kernels.index_scores import cuda, index_scores
+from benthic.kernels.index_scores.cases import device_keys, device_tiles
 from benthic.kernels.kv_storage import KeyForm, PackedIndex, pack_index, unpack_index
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.sparse_attention.cases import index_inputs as inputs
@@ -107,3 +108,17 @@ def test_packed_keys_give_the_bits_of_the_keys_that_they_hold(dtype: torch.dtype
     for tiles in where.plan.groups:
         expected = index_scores(**given, tiles=tiles, impl=impl)
         assert torch.equal(index_scores(**(given | {"keys": packed}), tiles=tiles, impl=impl), expected)
+
+
+def test_hopper_takes_packed_keys_of_a_released_indexer_unnamed_and_refuses_others_where_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda, "uses_cuda_kernel", lambda impl, x: impl in ("auto", "cuda"))
+    query, keys = torch.zeros(3, 64, 128, dtype=torch.bfloat16), device_keys(256, "v4", "cpu")
+    tiles = device_tiles(3, 1, 64, torch.arange(3).view(3, 1), 64)
+    assert cuda.takes_cuda("auto", query, keys, tiles) and cuda.takes_cuda("cuda", query, keys, tiles)
+    assert not cuda.takes_cuda("triton", query, keys, tiles)
+    for other in (query.float(), query[:, :32]):
+        assert not cuda.takes_cuda("auto", other, keys, tiles)
+        with pytest.raises(KernelInputError, match="impl='cuda'"):
+            cuda.takes_cuda("cuda", other, keys, tiles)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benthic.kernels.index_scores import index_scores, pick_entries
 from benthic.kernels.index_scores.cases import DIM, device_keys, device_queries, device_tiles
+from benthic.kernels.index_scores.cuda import write_visible_scores
 from benthic.kernels.kv_storage import KeyForm, PackedIndex, pack_index, unpack_index
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.select_topk.cuda import Visible, select_topk_cuda
@@ -85,23 +86,45 @@ def test_a_score_has_the_bits_of_its_pair_in_every_batch_and_tile(form: KeyForm)
                 assert torch.equal(one[:width], found[row][:width]), (batch, row)
 
 
+@pytest.mark.parametrize("shape", [(128, 8192), (32, 32768)], ids=str)
 @pytest.mark.parametrize("form", FORMS)
-def test_long_contexts_queued_behind_one_another_have_the_scores_of_each_alone(form: KeyForm) -> None:
-    """128 rows of 8192 entries, several calls in flight: what a bench does and a loop of small cases does not."""
-    rows, entries = 128, 8192
+def test_long_contexts_queued_behind_one_another_have_the_scores_of_each_alone(
+    form: KeyForm, shape: tuple[int, int]
+) -> None:
+    """124 blocks a program, a hundred calls in flight over three caches: what a bench does and single calls do not."""
+    (rows, entries), caches = shape, 3
     query, gamma = device_queries(rows, form)
-    keys = device_keys(rows * entries, form)
-    table = torch.randperm(rows * entries // 64, device="cuda").view(rows, -1)
-    tiles = device_tiles(rows, 1, entries, table, 64)
-    alone = index_scores(query, gamma, keys, tiles, impl="cuda")
+    keys = device_keys(caches * rows * entries, form)
+    tables = torch.randperm(caches * rows * entries // 64, device="cuda").view(caches, rows, -1)
+    tiles = [device_tiles(rows, 1, entries, table, 64) for table in tables]
+    alone = []
+    for one in tiles:
+        alone.append(index_scores(query, gamma, keys, one, impl="cuda"))
+        torch.cuda.synchronize()
+    held = [torch.empty_like(one) for one in alone]
+    for n in range(34 * caches):
+        held[n % caches].fill_(-torch.inf)
+        write_visible_scores(query, gamma, keys, tiles[n % caches], (0, entries // 64), held[n % caches])
     torch.cuda.synchronize()
-    queued = [index_scores(query, gamma, keys, tiles, impl="cuda") for _ in range(6)]
-    torch.cuda.synchronize()
-    assert all(torch.equal(alone, one) for one in queued)
-    for row in (0, 77, 127):
-        one = device_tiles(1, 1, entries, table[row : row + 1], 64)
+    assert all(torch.equal(got, one) for got, one in zip(held, alone, strict=True))
+    for row in (0, 17, rows - 1):
+        one = device_tiles(1, 1, entries, tables[0, row : row + 1], 64)
         mine = index_scores(query[row : row + 1], gamma[row : row + 1], keys, one, impl="cuda")[0]
-        assert torch.equal(mine, alone[row])
+        assert torch.equal(mine, alone[0][row])
+    near = index_scores(query, gamma, keys, tiles[0], (0, 4), impl="triton")
+    assert error(alone[0][..., :256], near.double()) <= TOLERANCE[form]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("rows", [1, 5, 128])
+def test_unnamed_scores_and_picks_of_packed_keys_are_the_cuda_kernels(form: KeyForm, rows: int) -> None:
+    query, gamma = device_queries(rows, form)
+    keys = device_keys(rows * 2048, form)
+    tiles = device_tiles(rows, 1, 2048, torch.randperm(rows * 32, device="cuda").view(rows, -1), 64)
+    named = index_scores(query, gamma, keys, tiles, impl="cuda")
+    assert torch.equal(index_scores(query, gamma, keys, tiles), named)
+    assert not torch.equal(index_scores(query, gamma, keys, tiles, impl="triton"), named), "both are one kernel"
+    assert torch.equal(pick_entries(query, gamma, keys, tiles, 512), select_topk_ref(named, 512))
 
 
 def test_what_fp8_does_not_hold_is_computed_in_float32() -> None:

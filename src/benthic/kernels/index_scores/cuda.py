@@ -27,22 +27,21 @@ _TYPES = [_POINTER] * 9 + [_INT] * 9 + [_POINTER]
 
 
 def takes_cuda(impl: Impl, query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> bool:
-    """True if the kernel should score these tiles: only where it is named.
+    """True if the kernel should score these tiles: on Hopper, packed keys of a released indexer.
 
-    "auto" takes Triton's: this one ended in launch failures, at 128 rows of 32768 tokens queued behind one another. A
-    cause was found by reading and is mended (`Shape` in rows.cuh); no long run has proven yet that it was the only one.
+    How many rows there are is not asked, so that all passes of a model take one kernel.
 
     Raises:
         KernelInputError: `impl` is "cuda", and the kernel cannot.
     """
-    if impl != "cuda" or not uses_cuda_kernel(impl, query):
+    if not uses_cuda_kernel(impl, query):
         return False
     fits = query.dtype is torch.bfloat16 and query.shape[1:] == (HEADS, DIM) and isinstance(keys, PackedIndex)
     if fits:
         page, data = tiles.entry_page, keys.data
         sizes_fit = page.bit_count() == tiles.ratio.bit_count() == 1 and page * data.shape[1] % COPY_BYTES == 0
         fits = sizes_fit and data.is_contiguous() and data.data_ptr() % COPY_BYTES == 0
-    if not fits:
+    if not fits and impl == "cuda":
         raise KernelInputError(
             f"impl='cuda' got {query.dtype} queries {tuple(query.shape)} and pages of {tiles.entry_page} entries at a "
             f"ratio of {tiles.ratio}; it takes bfloat16 queries [rows, {HEADS}, {DIM}], packed keys, pages of a power "

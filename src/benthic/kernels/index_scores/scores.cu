@@ -204,24 +204,12 @@ template <Form FORM, int ROWS> __global__ void __launch_bounds__(THREADS, 1) sco
   }
 }
 
-// Blocks of single rows that a program may get. Longer runs, queued behind one another, ended in launch failures that
-// were not explained, though each alone was right; with runs of at most 32 blocks none was seen (docs/log.md).
-constexpr int LONGEST_RUN = 32;
-
-// Tiles of one launch: as many as the sums hold, and as keep every run short.
-template <int ROWS> int tiles_at_once(const Work& w, int programs) {
-  const int most = MAX_GROUPS / ((w.per_tile + ROWS - 1) / ROWS), blocks = w.end - w.first;
-  if (ROWS > 1) return most;
-  const int short_enough = LONGEST_RUN * programs / blocks;
-  return short_enough < 1 ? 1 : short_enough < most ? short_enough : most;
-}
-
 template <Form FORM, int ROWS> cudaError_t launch(Work w, int programs, cudaStream_t stream) {
   constexpr int BYTES = sizeof(Shared<FORM, ROWS>);
   static_assert(BYTES <= 227 * 1024, "a program has 227 KiB of shared memory");
   const auto kernel = score<FORM, ROWS>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES);
-  const int step = tiles_at_once<ROWS>(w, programs), total = w.num_tiles;
+  const int step = MAX_GROUPS / ((w.per_tile + ROWS - 1) / ROWS), total = w.num_tiles;  // as many as the sums hold
   const int64_t width = (int64_t)(w.end - w.first) * BLOCK;
   for (int first = 0; first < total && error == cudaSuccess; first += step) {
     w.num_tiles = total - first < step ? total - first : step;
