@@ -111,9 +111,7 @@ class Server(threading.Thread):
         self._url: list[str] = []
         self._is_up = threading.Event()
         listener = bind(options, next_free=False)
-        self._server = DrainingServer(
-            app, self.service.channel, listener=listener, drain_s=options.drain_s, ready=self._note
-        )
+        self._server = DrainingServer(app, self.service, listener=listener, ready=self._note)
 
     @property
     def url(self) -> str:

@@ -124,9 +124,8 @@ class Live(Running):
         self.url = ""
         self.server = DrainingServer(
             create_app(service),
-            service.channel,
+            service,
             listener=bind(ServerConfig(port=0), next_free=False),
-            drain_s=service.config.drain_s,
             ready=self._take_url,
         )
         self.thread = threading.Thread(target=self.server.serve_until_stopped, daemon=True)

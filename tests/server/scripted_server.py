@@ -29,14 +29,13 @@ def main() -> None:
     engine = ScriptedEngine(
         answers_by_prompt(tokenizer, answers), tokenizer=tokenizer, step_s=options.step_s, context_len=8192
     )
-    config = ServerConfig(port=options.port)
+    config = ServerConfig(port=options.port, drain_s=1.0)
     facts = EngineFacts(engine.max_model_len, tokenizer.vocab_size, EngineConfig(keep_routes=True), str(TINY))
     service = build_service(EngineWorker(engine), facts, TINY, name="tiny", config=config)
     DrainingServer(
         create_app(service),
-        service.channel,
+        service,
         listener=bind(config, next_free=False),
-        drain_s=1.0,
         ready=lambda url: print(f"scripted at {url}", flush=True),
     ).serve_until_stopped()
 

@@ -62,9 +62,8 @@ def serve(
     has_key = bool(options.server.all_api_keys)
     DrainingServer(
         create_app(service),
-        service.channel,
+        service,
         listener=listener,
-        drain_s=options.server.drain_s,
         ready=lambda url: _announce(
             url, service.name, has_key=has_key, has_chat=service.prompts.has_chat, has_page=options.server.playground
         ),

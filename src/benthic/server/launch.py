@@ -7,21 +7,25 @@ and ends at once, whatever the engine is doing.
 
 import asyncio
 import logging
+import math
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from benthic.errors import ConfigError
-from benthic.server.channel import Channel
+from benthic.server.connection import Connection, Connections
 from benthic.server.errors import cut_off
-from benthic.server.listen import url_of
+from benthic.server.listen import allow_connections, url_of
+from benthic.server.service import Service
 
 _DRAIN_POLL_S = 0.05
 _LAST_WORDS_S = 3
 """After draining, answers that are already written have this long to leave."""
+_SWEEP_TICKS = 2
 _CUT_S = 0.5
 """After a second stop signal, streams have this long to say why they end."""
 
@@ -31,24 +35,26 @@ class DrainingServer(uvicorn.Server):
 
     Args:
         app: the application.
-        channel: drained at the first stop signal.
+        service: behind it; its channel is drained at the first stop signal, its configuration has the limits.
         listener: a bound socket; closed in the end.
-        drain_s: requests that still run after this long end with an error.
         ready: called with the server's URL once it answers.
     """
 
     def __init__(
         self,
         app: FastAPI,
-        channel: Channel,
+        service: Service,
         *,
         listener: socket.socket,
-        drain_s: float,
         ready: Callable[[str], None],
     ) -> None:
+        config = service.config
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Connection,
+                ws="none",
+                timeout_keep_alive=math.ceil(config.idle_timeout_s),
                 log_config=None,  # its records go where all others go
                 log_level="warning",
                 access_log=False,
@@ -56,9 +62,15 @@ class DrainingServer(uvicorn.Server):
                 timeout_graceful_shutdown=_LAST_WORDS_S,
             )
         )
-        self._channel = channel
+        limits = replace(config, max_connections=allow_connections(config.max_connections))
+        answered = service.metrics.requests
+        self._connections = Connections(limits, lambda status: answered.labels("none", str(status)).inc())
+        self.server_state = self._connections
+        # What strangers send is counted; a line for each would fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+        self._channel = service.channel
         self._listener = listener
-        self._drain_s = drain_s
+        self._drain_s = config.drain_s
         self._ready = ready
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_cut = False
@@ -97,6 +109,12 @@ class DrainingServer(uvicorn.Server):
             ) from None
         self._loop = asyncio.get_running_loop()
         self._ready(url_of(self._listener))
+
+    async def on_tick(self, counter: int) -> bool:
+        """Every tenth of a second, from uvicorn's loop."""
+        if counter % _SWEEP_TICKS == 0:
+            self._connections.sweep(asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A stop signal came. Not kept for uvicorn to raise again: a drained server ends with exit code 0."""

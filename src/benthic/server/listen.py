@@ -1,11 +1,17 @@
 """The listening socket: taken before the model is loaded, so that a busy port costs no minute of loading."""
 
+import logging
+import resource
 import socket
 
 from benthic.errors import ConfigError
 from benthic.server.config import ServerConfig
 
 _PORTS_TRIED = 100
+_OTHER_FILES = 256
+"""Files that are no clients' connections: of the engine's process, of libraries, of connections that are refused."""
+
+_log = logging.getLogger(__name__)
 
 
 def bind(config: ServerConfig, *, next_free: bool) -> socket.socket:
@@ -32,6 +38,26 @@ def bind(config: ServerConfig, *, next_free: bool) -> socket.socket:
         f"port {config.port} on {config.host} cannot be used: {problem.strerror}; "
         "choose another with --port, or pass --next-free-port"
     )
+
+
+def allow_connections(wanted: int) -> int:
+    """How many connections the process may have open, after asking the system for as many as are wanted."""
+    needed = wanted + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return wanted
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    except (OSError, ValueError):
+        allowed = soft
+    connections = max(1, allowed - _OTHER_FILES)
+    if connections < wanted:
+        _log.warning(
+            "at most %d connections are served instead of %d: a process may open %d files (see ulimit -n)",
+            connections, wanted, allowed,
+        )  # fmt: skip
+    return connections
 
 
 def url_of(listener: socket.socket) -> str:
