@@ -76,8 +76,9 @@ class Asked:
             assert bits.error is None and grammar is not None
             tokens = list(bits.token_ids)
             if grammar.starts_after is not None:
-                assert END_ID not in tokens[: tokens.index(THINK_END)] if THINK_END in tokens else tokens
-                tokens = tokens[tokens.index(THINK_END) + 1 :] if THINK_END in tokens else []
+                begin = tokens.index(THINK_END) + 1 if THINK_END in tokens else len(tokens)
+                assert one.params.ignore_eos or END_ID not in tokens[:begin]
+                tokens = tokens[begin:]
             verdict = self.automata[one.request_id].verdict(tokens)
             assert verdict == "whole" if bits.finish_reason == "stop" else verdict != "wrong", (one, bits)
 

@@ -73,6 +73,8 @@ class Constraint:
     ) -> None:
         self._mask, self._starts_after, self._prompt_len = mask, grammar.starts_after, prompt_len
         self._stop_ids, self._end_id, self._vocab_size = stop_ids, end_id, vocab_size
+        self._own_stops, self._idle_ends = stop_ids - {end_id}, frozenset({end_id}) - stop_ids
+        self._tail = np.uint32((1 << (vocab_size - 1) % 32 + 1) - 1)
         self.early_ids = stop_ids & {end_id}
         """Tokens that may not come before the grammar has begun: an answer without it would be none."""
         self._num_settled = 0
@@ -146,6 +148,8 @@ class Constraint:
 
     def _walk(self, ahead: Seq[int]) -> None:
         """Stands after these tokens behind the settled ones."""
+        if not ahead and not self._ahead:
+            return
         common = 0
         for step, token in zip(self._ahead, ahead, strict=False):
             if step.token != token:
@@ -156,7 +160,7 @@ class Constraint:
             self._ahead.append(self._step(token))
 
     def _take_back(self, keep: int) -> None:
-        num_fed = sum(step.is_fed for step in self._ahead[keep:])
+        num_fed = sum([step.is_fed for step in self._ahead[keep:]])
         if num_fed:
             self._mask.rollback(num_fed)
         del self._ahead[keep:]
@@ -175,14 +179,14 @@ class Constraint:
 
     def _mind_stops(self, bits: NDArray[np.uint32], *, may_stop: bool) -> None:
         """Admits the request's own stopping tokens where the grammar may end, and takes them out where they may not."""
-        if self._vocab_size % 32:
-            bits[-1] &= np.uint32((1 << self._vocab_size % 32) - 1)
-        if bits[self._end_id // 32] >> np.uint32(self._end_id % 32) & np.uint32(1):
-            _set(bits, self._stop_ids)
+        bits[-1] &= self._tail
+        is_complete = int(bits[self._end_id // 32]) >> self._end_id % 32 & 1
+        if is_complete:
+            _set(bits, self._own_stops)
         # An end token that ends nothing is in place only where nothing else is.
-        unwanted = set() if self._end_id in self._stop_ids else {self._end_id}
-        if not may_stop:
-            unwanted |= self._stop_ids
+        unwanted = self._idle_ends if may_stop else self._idle_ends | self._stop_ids
+        if not is_complete:
+            unwanted -= {self._end_id}
         if unwanted:
             before = bits.copy()
             _clear(bits, unwanted)
@@ -195,6 +199,6 @@ def _set(bits: NDArray[np.uint32], ids: frozenset[int]) -> None:
         bits[token // 32] |= np.uint32(1 << token % 32)
 
 
-def _clear(bits: NDArray[np.uint32], ids: set[int]) -> None:
+def _clear(bits: NDArray[np.uint32], ids: frozenset[int]) -> None:
     for token in ids:
         bits[token // 32] &= np.uint32(~(1 << token % 32) & 0xFFFFFFFF)

@@ -5,6 +5,7 @@ from collections.abc import Sequence as Seq
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from benthic.engine.constraint import RowMask
@@ -36,8 +37,18 @@ def forbid(logits: Tensor, masks: RowMasks) -> None:
     words = {place: mask.words for place, mask in masks.items() if mask.words is not None}
     if not words:
         return
+    is_out = _unpacked(~np.stack(list(words.values())), logits.device)[:, : logits.shape[1]]
+    if len(words) == len(logits):
+        logits.masked_fill_(is_out, float("-inf"))
+        return
     at = to_device(torch.tensor(list(words)), logits.device)
-    packed = to_device(torch.from_numpy(np.stack(list(words.values()))), logits.device)  # [M, V / 32]
-    bits = packed[:, :, None] >> torch.arange(32, dtype=torch.int32, device=logits.device) & 1
-    is_out = bits.flatten(1)[:, : logits.shape[1]] == 0
     logits[at] = logits[at].masked_fill(is_out, float("-inf"))
+
+
+def _unpacked(words: NDArray[np.int32], device: torch.device) -> Tensor:
+    """Bits of int32 [M, W] as bool [M, 32 W] on the device, to which they go packed."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").view(np.bool_))
+    packed = to_device(torch.from_numpy(words), device)
+    bits = packed[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device) & 1
+    return bits.flatten(1) != 0
