@@ -1,4 +1,7 @@
-"""The playground in a real Chromium, before a server whose model says what the test wants."""
+"""The playground in a real Chromium, before a server whose model says what the test wants.
+
+By default what a person does most is tried, for a page costs a second; the rest, and the bundled model, are nightly.
+"""
 
 import json
 import re
@@ -7,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from benthic.cli.assemble import ModelChoice, open_service
 from benthic.errors import CapacityError
+from benthic.server.config import ServerConfig
 from benthic.text.tokenizer import EOS, Tokenizer
 from tests.server.browser import Browser, keep, open_browser
 from tests.server.conftest import Live
@@ -108,6 +113,7 @@ def test_a_tool_is_defined_called_and_answered(browser: Browser, live: Server, t
     assert "19 degrees" in second
 
 
+@pytest.mark.nightly
 def test_two_calls_are_answered_before_the_model_goes_on(browser: Browser, live: Server, tokenizer: Tokenizer) -> None:
     start, end = "<｜DSML｜tool_calls>\n", "</｜DSML｜tool_calls>"
     inner = CALL.partition(start)[2].partition(end)[0]
@@ -147,7 +153,7 @@ def test_an_answer_in_json_is_asked_for_and_shown_as_such(browser: Browser, live
     assert len(up.engine.requests) == 2
 
 
-@pytest.mark.parametrize("way", ["button", "key"])
+@pytest.mark.parametrize("way", [pytest.param("button", marks=pytest.mark.nightly), "key"])
 def test_a_stop_ends_the_answer_here_and_in_the_engine(
     browser: Browser, live: Server, tokenizer: Tokenizer, way: str
 ) -> None:
@@ -167,6 +173,7 @@ def test_a_stop_ends_the_answer_here_and_in_the_engine(
         assert request.request_id in up.engine.cancelled
 
 
+@pytest.mark.nightly
 def test_what_was_reused_is_told_with_each_answer(browser: Browser, live: Server) -> None:
     with live("Hello." + EOS) as up, browser.page(up.url) as page:
         up.engine.cached_len, up.engine.drafts = 4, (6, 3)
@@ -219,6 +226,7 @@ def test_the_page_fits_a_phone(browser: Browser, live: Server) -> None:
         assert not small
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_is_the_systems_until_another_is_chosen(browser: Browser, live: Server, scheme: Any) -> None:
     colour = "getComputedStyle(document.documentElement).backgroundColor"
@@ -276,6 +284,7 @@ def test_errors_are_told_in_words_with_something_to_do(browser: Browser, live: S
         shown(page, "one two three")
 
 
+@pytest.mark.nightly
 def test_a_server_that_went_away_is_noticed_and_its_return_as_well(browser: Browser, live: Server) -> None:
     with live("x" + EOS, step_s=0.02) as up, browser.page(up.url, expected="Failed to load") as page:
         page.locator("#status", has_text="tiny").wait_for()
@@ -289,6 +298,7 @@ def test_a_server_that_went_away_is_noticed_and_its_return_as_well(browser: Brow
         assert page.locator("#banner").is_hidden()
 
 
+@pytest.mark.nightly
 def test_a_stream_that_breaks_off_is_no_answer(browser: Browser, live: Server) -> None:
     chunk = {"choices": [{"index": 0, "delta": {"content": "half"}, "finish_reason": None}]}
     with live("x" + EOS) as up, browser.page(up.url) as page:
@@ -299,6 +309,7 @@ def test_a_stream_that_breaks_off_is_no_answer(browser: Browser, live: Server) -
         assert page.locator(".markdown").inner_text() == "half"
 
 
+@pytest.mark.nightly
 def test_an_answer_cut_off_while_thinking_says_what_helps(browser: Browser, live: Server) -> None:
     """B187: all tokens go into reasoning and the answer is empty; the page says so and names the budget."""
     with live("round and round and round" + EOS) as up, browser.page(up.url) as page:
@@ -321,6 +332,7 @@ def test_markup_in_an_answer_stays_text(browser: Browser, live: Server) -> None:
         assert page.evaluate("window.hit") is None
 
 
+@pytest.mark.nightly
 def test_a_conversation_outlives_a_reload_and_can_be_changed(browser: Browser, live: Server) -> None:
     with live("An answer." + EOS) as up, browser.page(up.url) as page:
         say(page, "First")
@@ -338,6 +350,7 @@ def test_a_conversation_outlives_a_reload_and_can_be_changed(browser: Browser, l
     assert len(up.engine.requests) == 2
 
 
+@pytest.mark.nightly
 def test_everything_can_be_done_from_the_keyboard(browser: Browser, live: Server) -> None:
     with live("x" + EOS) as up, browser.page(up.url) as page:
         page.evaluate("document.activeElement.blur()")
@@ -356,6 +369,7 @@ def test_everything_can_be_done_from_the_keyboard(browser: Browser, live: Server
         assert page.get_by_label("Message", exact=True).input_value() == "m?"
 
 
+@pytest.mark.nightly
 def test_every_control_has_a_name(browser: Browser, live: Server) -> None:
     nameless = """() => [...document.querySelectorAll("button, a, input, select, textarea")].filter(node =>
         !(node.textContent.trim() || node.ariaLabel || node.labels?.length)).map(node => node.outerHTML)"""
@@ -369,6 +383,7 @@ def test_every_control_has_a_name(browser: Browser, live: Server) -> None:
         assert len(ids) == len(set(ids))
 
 
+@pytest.mark.nightly
 def test_events_are_read_however_the_bytes_were_cut(browser: Browser, live: Server) -> None:
     stream = ': hello\n\ndata: {"a": "é🌊"}\r\n\r\ndata: one\ndata: two\n\ndata:[DONE]\n\nevent: x\n\n'
     check = """async ({stream, size}) => {
@@ -384,6 +399,7 @@ def test_events_are_read_however_the_bytes_were_cut(browser: Browser, live: Serv
             assert events == ['{"a": "é🌊"}', "one\ntwo", "[DONE]"]
 
 
+@pytest.mark.nightly
 def test_quantiles_and_axes_are_right(browser: Browser, live: Server) -> None:
     with live("x" + EOS) as up, browser.page(up.url) as page:
         quantile = """async ([counts, q]) => {
@@ -400,3 +416,32 @@ def test_quantiles_and_axes_are_right(browser: Browser, live: Server) -> None:
         assert page.evaluate(ticks, [7, {}]) == [0, 5, 10]
         assert page.evaluate(ticks, [2, {"isCount": True}]) == [0, 1, 2]
         assert page.evaluate(ticks, [0, {}]) == [0]
+
+
+@pytest.mark.nightly
+def test_the_bundled_model_thinks_calls_a_tool_and_writes_json(browser: Browser) -> None:
+    service = open_service(ModelChoice(model="tiny"), server=ServerConfig(engine_in_process=True))
+    with Live(service, service.channel.engine) as up, browser.page(up.url) as page:
+        page.get_by_role("button", name="Think it over").click()
+        shown(page, "632")
+        wait_for_end(page)
+        keep(page, "bundled-thinking")
+        page.get_by_role("button", name="New chat").click()
+        page.get_by_role("button", name="Call a tool").click()
+        result = page.get_by_label("What does get_weather return?")
+        result.wait_for()
+        assert json.loads(page.locator(".call pre").first.inner_text()) == {"city": "Paris"}
+        result.fill('{"temperature": 19, "condition": "sunny"}')
+        page.keyboard.press("Control+Enter")
+        shown(page, "It is 19 degrees and sunny in Paris.")
+        wait_for_end(page)
+        page.get_by_role("button", name=re.compile("% cached")).last.click()
+        shown(page, "from the cache")
+        keep(page, "bundled-tool")
+        page.get_by_role("button", name="New chat").click()
+        page.get_by_role("button", name="Reset").click()
+        page.get_by_role("button", name="Answer in JSON").click()
+        wait_for_end(page)
+        answer = json.loads(page.locator(".markdown .code pre").inner_text())
+        assert answer == {"name": "Anna", "age": 31, "city": "Oslo"}
+        keep(page, "bundled-json")

@@ -70,11 +70,13 @@ function applyDelta(turn, delta, now) {
   }
 }
 
-/** Tokens a second since the first one; null before the second. While tokens still come, `usage` is not there yet. */
+const SHORTEST_S = 0.05;
+
+/** Tokens a second since the first one; null before there is something to measure. `usage` comes at the end. */
 export function tokensPerSecond(turn) {
   const tokens = turn.usage?.completion_tokens ?? turn.tokens;
   const seconds = (turn.at.last - turn.at.first) / 1000;
-  return turn.at.first !== null && tokens > 1 && seconds > 0 ? (tokens - 1) / seconds : null;
+  return turn.at.first !== null && tokens > 1 && seconds >= SHORTEST_S ? (tokens - 1) / seconds : null;
 }
 
 /** Whether the model waits for the results of this turn's calls. */

@@ -1,8 +1,8 @@
 // What can be set, its ranges and its defaults; the panel and the request are made from this.
 
 /**
- * Numbers of a request. `null` stands for "not sent": the server's default. `neutral` is where the slider rests then, `isOpen`
- * says that more may be typed than the slider reaches.
+ * Numbers of a request. `null` stands for "not sent": the server's default. `neutral` is where the slider rests then;
+ * `isOpen` says that more may be typed than the slider reaches.
  */
 export const NUMBERS = [
   {

@@ -21,6 +21,7 @@ export class ToolDialog {
       autocomplete: "off",
       spellcheck: false,
       placeholder: "get_weather",
+      onInput: () => this.#showNameProblem(null),
     });
     this.#nameProblem = el("p", { class: "problem", id: "tool-name-problem", "aria-live": "polite" });
     this.#name.setAttribute("aria-describedby", "tool-name-problem");
@@ -92,8 +93,7 @@ export class ToolDialog {
     this.#text = tool.parameters;
     this.#taken = taken;
     this.#edited = null;
-    this.#nameProblem.textContent = "";
-    this.#name.setAttribute("aria-invalid", "false");
+    this.#showNameProblem(null);
     this.#parameters.refresh();
     this.node.showModal();
     this.#name.focus();
@@ -105,14 +105,18 @@ export class ToolDialog {
   #submit(event) {
     const name = this.#name.value.trim();
     const problem = this.#nameIssue(name);
-    this.#nameProblem.textContent = problem ?? "";
-    this.#name.setAttribute("aria-invalid", String(problem !== null));
+    this.#showNameProblem(problem);
     if (problem !== null || schemaProblem(this.#text) !== null) {
       event.preventDefault();
       this.node.querySelector('[aria-invalid="true"]')?.focus();
       return;
     }
     this.#edited = { name, description: this.#description.value.trim(), parameters: this.#text };
+  }
+
+  #showNameProblem(problem) {
+    this.#nameProblem.textContent = problem ?? "";
+    this.#name.setAttribute("aria-invalid", String(problem !== null));
   }
 
   #nameIssue(name) {
