@@ -229,18 +229,21 @@ def test_the_page_fits_a_phone(browser: Browser, live: Server) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_theme_is_the_systems_until_another_is_chosen(browser: Browser, live: Server, scheme: Any) -> None:
-    colour = "getComputedStyle(document.documentElement).backgroundColor"
+    colours = {"light": "rgb(251, 251, 249)", "dark": "rgb(15, 21, 24)"}
+    is_shown = "colour => getComputedStyle(document.documentElement).backgroundColor === colour"
+    other = "dark" if scheme == "light" else "light"
     with live("x" + EOS) as up, browser.page(up.url, color_scheme=scheme) as page:
         say(page, "Hi")
         wait_for_end(page)
+        page.wait_for_function(is_shown, arg=colours[scheme])
         keep(page, f"theme-{scheme}")
-        first = page.evaluate(colour)
         page.get_by_role("button", name="Dark or light").click()
-        other = page.evaluate(colour)
-        light, dark = "rgb(251, 251, 249)", "rgb(15, 21, 24)"
-        assert (first, other) == ((light, dark) if scheme == "light" else (dark, light))
+        page.wait_for_function(is_shown, arg=colours[other])
         page.reload()
-        assert page.evaluate(colour) == other
+        page.wait_for_function(is_shown, arg=colours[other])
+        page.get_by_role("button", name="Dark or light").click()
+        page.wait_for_function(is_shown, arg=colours[scheme])
+        assert page.evaluate("localStorage.getItem('benthic.theme')") == '"system"'
 
 
 def test_a_key_is_asked_for_until_it_is_right(browser: Browser, live: Server) -> None:
@@ -423,8 +426,8 @@ def test_the_bundled_model_thinks_calls_a_tool_and_writes_json(browser: Browser)
     service = open_service(ModelChoice(model="tiny"), server=ServerConfig(engine_in_process=True))
     with Live(service, service.channel.engine) as up, browser.page(up.url) as page:
         page.get_by_role("button", name="Think it over").click()
-        shown(page, "632")
         wait_for_end(page)
+        assert "632" in page.locator(".markdown").inner_text()
         keep(page, "bundled-thinking")
         page.get_by_role("button", name="New chat").click()
         page.get_by_role("button", name="Call a tool").click()
