@@ -1,6 +1,7 @@
 """How much memory there is, and how much a piece of work takes."""
 
 import ctypes
+import gc
 import resource
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,14 @@ def measure_peak_bytes(work: Callable[[], object], device: torch.device) -> int:
     before = _status("VmRSS") or 0
     work()
     return max(0, _high_water_mark() - before)
+
+
+def return_free_memory(device: torch.device) -> None:
+    """Gives what was freed, and is kept for reuse, back to the device or the system: others may want it."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    _return_free_memory()
 
 
 def _return_free_memory() -> None:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import torch
@@ -10,10 +12,13 @@ from benthic.cache.geometry import CacheCapacity, CacheGeometry, geometry
 from benthic.cache.manager import CacheManager
 from benthic.cache.pools import CachePools
 from benthic.cache.retention import retention
+from benthic.cache.work import CacheWork
 from benthic.engine.config import EngineConfig
 from benthic.engine.drafting import DepthPolicy, Drafter, MtpDrafter, NgramDrafter, NoDrafter
 from benthic.engine.extras import ExtrasCollector
 from benthic.engine.graphs import CudaGraphs, Graphs
+from benthic.engine.pending import PendingStep
+from benthic.engine.plan import StepPlan
 from benthic.engine.row_buckets import row_buckets
 from benthic.engine.runner import ModelRunner, Runner
 from benthic.engine.scheduler import Scheduler
@@ -26,7 +31,6 @@ class EngineParts:
     """What an engine drives. Made anew when a failed step may have left them in any state."""
 
     cache: CacheManager
-    pools: CachePools
     runner: Runner
     scheduler: Scheduler
     speculation: Speculation
@@ -43,35 +47,14 @@ def assemble(
     graphs: Graphs | None = None,
 ) -> EngineParts:
     """Builds all parts; memory for the pools is taken here. `graphs`: instead of what the device has."""
-    shape = cache_geometry(model, config)
     keeps_extras = config.keep_routes or config.keep_picks
     cache = CacheManager(
-        shape,
+        cache_geometry(model, config),
         capacity,
         retention(config.retention, page_size=config.page_size, interval=config.window_interval),
         keeps_extras=keeps_extras,
     )
-    pools = CachePools(
-        shape,
-        capacity,
-        dtype=model.dtype,
-        device=model.device,
-        storage=config.cache_storage,
-        numerics=model.numerics.policy,
-    )
-    overlap_steps = _overlap_steps(model.device, config)
-    runner = ModelRunner(
-        model,
-        pools,
-        cache.tables,
-        drafter,
-        ExtrasCollector(model.config, capacity.max_len, keep_routes=config.keep_routes, keep_picks=config.keep_picks),
-        num_threads=config.num_threads,
-        overlaps=overlap_steps > 0,
-        workspace_bytes=config.workspace_bytes,
-        graphs=_graphs(model.device, config) if graphs is None else graphs,
-        buckets=row_buckets(config, capacity.max_len),
-    )
+    runner = make_runner(model, config, capacity, drafter, cache, graphs)
     scheduler = Scheduler(
         cache,
         max_num_seqs=config.max_num_seqs,
@@ -83,7 +66,55 @@ def assemble(
         namespace=namespace,
     )
     policy = DepthPolicy(config.max_draft_len, is_adaptive=config.draft_adaptive, is_chained=drafter.sees_passes)
-    return EngineParts(cache, pools, runner, scheduler, Speculation(drafter, policy), overlap_steps)
+    return EngineParts(cache, runner, scheduler, Speculation(drafter, policy), _overlap_steps(model.device, config))
+
+
+def make_runner(
+    model: Transformer,
+    config: EngineConfig,
+    capacity: CacheCapacity,
+    drafter: Drafter,
+    cache: CacheManager,
+    graphs: Graphs | None = None,
+) -> Runner:
+    """What computes, with the tensors of the cache, which belong to it alone."""
+    pools = CachePools(
+        cache.geometry,
+        capacity,
+        dtype=model.dtype,
+        device=model.device,
+        storage=config.cache_storage,
+        numerics=model.numerics.policy,
+    )
+    return ModelRunner(
+        model,
+        pools,
+        cache.tables,
+        drafter,
+        ExtrasCollector(model.config, capacity.max_len, keep_routes=config.keep_routes, keep_picks=config.keep_picks),
+        num_threads=config.num_threads,
+        overlaps=_overlap_steps(model.device, config) > 0,
+        workspace_bytes=config.workspace_bytes,
+        graphs=_graphs(model.device, config) if graphs is None else graphs,
+        buckets=row_buckets(config, capacity.max_len),
+    )
+
+
+class AbsentRunner:
+    """Stands in for a runner whose memory was given back; nothing is launched meanwhile."""
+
+    def launch(self, plan: StepPlan, work: CacheWork, depths: Seq[int] = ()) -> PendingStep:
+        """See `Runner`."""
+        raise AssertionError("a pass is launched while there is no memory for it")
+
+    def warm_up(self, say: Callable[[str], None]) -> None:
+        """See `Runner`."""
+
+    def weights_changed(self) -> None:
+        """See `Runner`."""
+
+    def close(self) -> None:
+        """See `Runner`."""
 
 
 def make_drafter(model: Transformer, config: EngineConfig) -> Drafter:

@@ -5,11 +5,12 @@ or is checked. A step that fails ends its requests, not the loop; a call that fa
 and ends nothing, unless the engine itself says that it was left half-way (`is_sound`).
 """
 
+import json
 import logging
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 from benthic.engine.handle import refusal
@@ -18,6 +19,7 @@ from benthic.engine.messages import (
     Call,
     Cancel,
     Check,
+    Checksum,
     Close,
     Command,
     Done,
@@ -26,17 +28,21 @@ from benthic.engine.messages import (
     Flush,
     Pause,
     PauseMode,
+    ReadWeight,
+    ReleaseMemory,
     Reply,
     Report,
     Resume,
     StartProfile,
     StopProfile,
+    TakeMemory,
     UpdateWeights,
 )
 from benthic.engine.profiling import Profiler
 from benthic.engine.request import Event, FinishReason, Request
 from benthic.engine.stats import EngineStats
 from benthic.engine.watchdog import Heartbeat
+from benthic.engine.weight_reading import WeightValues
 from benthic.engine.weight_versions import WeightUpdate
 from benthic.errors import BenthicError, CapacityError, CheckpointError, EngineError, RequestError, WeightsLostError
 
@@ -87,6 +93,13 @@ class StepEngine(Protocol):
         ...
 
     def flush(self) -> None: ...
+    def read_weight(self, name: str, max_values: int) -> WeightValues: ...
+    def weights_checksum(self) -> str: ...
+    def release_memory(self) -> None:
+        """Only while paused; running requests wait, and are computed anew."""
+        ...
+
+    def take_memory(self) -> None: ...
     def describe(self) -> str:
         """Queues, pools and passes in flight; may be called from another thread while a step hangs."""
         ...
@@ -229,6 +242,14 @@ class EngineLoop:
                 value = engine.describe()
             case Check():
                 engine.check_laws()
+            case ReadWeight(_, name, max_values):
+                value = json.dumps(asdict(engine.read_weight(name, max_values)))
+            case Checksum():
+                value = engine.weights_checksum()
+            case ReleaseMemory():
+                engine.release_memory()
+            case TakeMemory():
+                engine.take_memory()
             case StartProfile(_, wish):
                 value = str(self._profiler.start(wish))
             case StopProfile():

@@ -17,7 +17,16 @@ from typing import Literal
 
 from benthic.cache.budget import Budget
 from benthic.cache.geometry import CacheCapacity
-from benthic.engine.assembly import EngineParts, assemble, cache_geometry, fingerprint, make_drafter
+from benthic.cache.memory import return_free_memory
+from benthic.engine.assembly import (
+    AbsentRunner,
+    EngineParts,
+    assemble,
+    cache_geometry,
+    fingerprint,
+    make_drafter,
+    make_runner,
+)
 from benthic.engine.call_checks import check_pause_mode, check_weight_version
 from benthic.engine.config import EngineConfig
 from benthic.engine.counters import Counters
@@ -34,6 +43,7 @@ from benthic.engine.request import Event, FinalOutput, FinishReason, Request
 from benthic.engine.request_checks import RequestChecks
 from benthic.engine.sequence import Phase, Sequence
 from benthic.engine.stats import EngineStats
+from benthic.engine.weight_reading import WeightValues, read_weight
 from benthic.engine.weight_versions import WeightUpdate, WeightVersions
 from benthic.engine.weights import WeightSource, install_weights, stage_weights, weights_checksum
 from benthic.errors import CapacityError, RequestError, WeightsLostError
@@ -214,7 +224,13 @@ class Engine:
         return self._hand_out()
 
     def resume(self) -> None:
-        """Ends a pause."""
+        """Ends a pause.
+
+        Raises:
+            RequestError: the cache's memory was given back.
+        """
+        if self.has_released:
+            raise RequestError("the cache's memory was given back; take it again (resume_memory_occupation) first")
         self._is_paused = False
 
     def update_weights(
@@ -235,7 +251,7 @@ class Engine:
         """
         check_weight_version(version)
         staged = stage_weights(self._model, source, checksum)
-        version = self._versions.choose(version, staged.checksum, self._weights_checksum)
+        version = self._versions.choose(version, staged.checksum, self.weights_checksum)
         self._held += self._drain()  # kept there until it can be returned
         parts = self._parts
         self._is_sound = False
@@ -263,6 +279,52 @@ class Engine:
         """Forgets every cached prefix that no live request holds."""
         self._held += self._drain()
         self._parts.cache.flush()
+
+    @property
+    def has_released(self) -> bool:
+        """Whether the cache's memory was given back."""
+        return isinstance(self._parts.runner, AbsentRunner)
+
+    def release_memory(self) -> None:
+        """Gives back the memory of the cache's pools, for a trainer on the same device; running requests wait.
+
+        Raises:
+            RequestError: the engine is not paused.
+        """
+        if not self._is_paused:
+            raise RequestError("the engine computes; pause it (pause_generation) before its memory is given back")
+        parts = self._parts
+        self._is_sound = False
+        parts.scheduler.retract_all()
+        parts.cache.flush()
+        parts.cache.take_work()  # of ids that mean nothing any more
+        parts.runner.close()
+        self._parts = replace(parts, runner=AbsentRunner())
+        del parts
+        return_free_memory(self._model.device)
+        self._is_sound = True
+
+    def take_memory(self) -> None:
+        """Takes the memory again that `release_memory` gave back, and captures again what can be captured."""
+        if not self.has_released:
+            return
+        cache = self._parts.cache
+        runner = make_runner(self._model, self.config, self._capacity, self._drafter, cache, self._graphs)
+        self._parts = replace(self._parts, runner=runner)
+        self._hold_threads()
+        runner.warm_up(lambda text: None)
+
+    def weights_checksum(self) -> str:
+        """`weights.weights_checksum` of the weights in force."""
+        return weights_checksum(self._model.state_dict())
+
+    def read_weight(self, name: str, max_values: int) -> WeightValues:
+        """The first values of one tensor, row by row.
+
+        Raises:
+            RequestError: the model has no such tensor.
+        """
+        return read_weight(self._model.state_dict(), name, max_values)
 
     def close(self) -> None:
         """Waits for what is in flight; the engine is not to be used any more."""
@@ -394,9 +456,6 @@ class Engine:
     @property
     def _namespace(self) -> tuple[str, int]:
         return (self._fingerprint, self._versions.current)
-
-    def _weights_checksum(self) -> str:
-        return weights_checksum(self._model.state_dict())
 
     def _hold_threads(self) -> None:
         """Somebody else's torch.set_num_threads must not change a row's bits."""

@@ -21,6 +21,7 @@ from benthic.engine.messages import (
     Call,
     Cancel,
     Check,
+    Checksum,
     Command,
     Done,
     Dump,
@@ -28,10 +29,13 @@ from benthic.engine.messages import (
     Flush,
     Pause,
     PauseMode,
+    ReadWeight,
+    ReleaseMemory,
     Report,
     Resume,
     StartProfile,
     StopProfile,
+    TakeMemory,
     UpdateWeights,
 )
 from benthic.engine.profiling import ProfileWish
@@ -341,6 +345,22 @@ class EngineHandle(ABC):
     def check(self) -> Future[str]:
         """Asserts the engine's conservation laws between two steps; EngineError names a broken one."""
         return self._call(Check)
+
+    def read_weight(self, name: str, max_values: int) -> Future[str]:
+        """The first values of one tensor, as a JSON object of `weight_reading.WeightValues`."""
+        return self._call(lambda number: ReadWeight(number, name, max_values))
+
+    def checksum(self) -> Future[str]:
+        """`weights_checksum` of the weights in force."""
+        return self._call(Checksum)
+
+    def release_memory(self) -> Future[str]:
+        """Gives the cache's memory back, in a pause; a process that replaces a dead one has taken it again."""
+        return self._call(ReleaseMemory)
+
+    def take_memory(self) -> Future[str]:
+        """Takes the cache's memory again."""
+        return self._call(TakeMemory)
 
     def start_profile(self, wish: ProfileWish) -> Future[str]:
         """Records the next steps; the future's value is the path at which the trace will be.

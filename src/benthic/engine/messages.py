@@ -84,6 +84,36 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadWeight:
+    """Answered with the first values of one tensor, a JSON object."""
+
+    number: int
+    name: str
+    max_values: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """Answered with the checksum of the weights in force."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseMemory:
+    """Gives the cache's memory back until `TakeMemory`; only in a pause."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakeMemory:
+    """Takes the cache's memory again."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class StartProfile:
     """Records the next steps; answered with the path at which the trace will be."""
 
@@ -103,7 +133,20 @@ class Close:
     """Ends every live request with an error, and the loop."""
 
 
-Call = Pause | Resume | UpdateWeights | Flush | Dump | Check | StartProfile | StopProfile
+Call = (
+    Pause
+    | Resume
+    | UpdateWeights
+    | Flush
+    | Dump
+    | Check
+    | ReadWeight
+    | Checksum
+    | ReleaseMemory
+    | TakeMemory
+    | StartProfile
+    | StopProfile
+)
 Command = Request | Cancel | Call | Close
 COMMANDS = (Request, Cancel, *get_args(Call), Close)
 

@@ -19,25 +19,24 @@ from benthic.server.calls import control_handler, done
 from benthic.server.fields import Fields, refuse
 from benthic.server.profile_routes import PROFILE_PATHS, add_profile_routes
 from benthic.server.service import Service
+from benthic.server.weight_routes import WEIGHT_PATHS, add_weight_routes
 
 _MODES: dict[str, PauseMode] = {"abort": "abort", "keep": "keep", "in_place": "keep", "retract": "retract"}
-CONTROL_PATHS = (
-    frozenset(
-        f"/{name}"
-        for name in (
-            "pause_generation",
-            "continue_generation",
-            "update_weights_from_disk",
-            "flush_cache",
-            "abort_request",
-            "abort",
-            "get_weight_version",
-            "server_info",
-            "dump_state",
-        )
-    )
-    | PROFILE_PATHS
+_OWN_PATHS = frozenset(
+    {
+        "/pause_generation",
+        "/continue_generation",
+        "/update_weights_from_disk",
+        "/flush_cache",
+        "/abort_request",
+        "/abort",
+        "/get_weight_version",
+        "/server_info",
+        "/dump_state",
+    }
 )
+CONTROL_PATHS = _OWN_PATHS | PROFILE_PATHS | WEIGHT_PATHS
+"""All routes that want the admin key."""
 
 
 def add_control_routes(app: FastAPI, service: Service) -> None:
@@ -47,6 +46,7 @@ def add_control_routes(app: FastAPI, service: Service) -> None:
     app.add_api_route("/update_weights_from_disk", control_handler(service, _update_weights), methods=["POST"])
     app.add_api_route("/flush_cache", control_handler(service, _flush), methods=["POST"])
     add_profile_routes(app, service)
+    add_weight_routes(app, service)
     for name in ("/abort_request", "/abort"):
         app.add_api_route(name, control_handler(service, _abort), methods=["POST"])
 

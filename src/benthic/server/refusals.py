@@ -55,12 +55,18 @@ def allowed_methods(request: Request) -> str:
 
 def _no_route(request: Request) -> ApiError:
     path = request.url.path
-    hint = "see /openapi.json"
+    hint = f"there are {', '.join(_offered(request))}; see /openapi.json"
     if path.startswith("/v1/v1/"):
         hint = f"did you mean {path[3:]}? The base URL of an Anthropic client has no /v1 at its end"
     elif _matches(request, "/v1" + path):
         hint = f"did you mean /v1{path}? The base URL of an OpenAI client ends in /v1"
     return ApiError(404, f"no such route: {request.method} {path}; {hint}", code="unknown_url")
+
+
+def _offered(request: Request) -> list[str]:
+    """What clients may send to, without the routes of whoever runs the server."""
+    paths = {getattr(route, "path", "") for route in request.app.routes if route.name != UNBUILT}
+    return sorted(path for path in paths if path.startswith("/v1/"))
 
 
 def _matches(request: Request, path: str) -> bool:
