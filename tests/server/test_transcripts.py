@@ -82,6 +82,7 @@ def _is_object(arguments: str) -> bool:
         return False
 
 
+MESSAGES_ENDS = ("end_turn", "max_tokens", "stop_sequence")
 FINISHES = {
     "stop": ("stop", "completed", "end_turn", "stop_sequence"),
     "length": ("length", "incomplete", "max_tokens"),
@@ -91,7 +92,13 @@ FINISHES = {
 
 def agree(first: Said, other: Said) -> None:
     """Of one transcript in any spelling and protocol."""
-    assert (other.reasoning, other.content, other.calls) == (first.reasoning, first.content, first.calls)
+    assert (other.reasoning, other.content) == (first.reasoning, first.content)
+    for (name, arguments), (name_first, whole) in zip(other.calls, first.calls, strict=True):
+        assert name == name_first
+        # Anthropic's clients are spared what is no beginning of JSON.
+        assert arguments == whole or (
+            other.finish in MESSAGES_ENDS and not _is_object(whole) and whole.startswith(arguments)
+        )
     assert [error["name"] for error in other.errors] == [error["name"] for error in first.errors]
     assert other.finish in FINISHES[str(first.finish)]
 

@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 import deepseek_recipe as recipe
 
 from benthic.text.fields import describe_json_error
+from benthic.text.json_prefix import JsonPrefix
 from benthic.text.markup import MarkupReader, Piece
 from benthic.text.prompt import Prompt
 from benthic.text.reasoning_count import ReasoningCount
@@ -94,6 +95,8 @@ class ReplyParser:
         self._calls = ToolCallWatch()
         self._responses = ResponsesEvents(prompt.reported, is_sealed=prompt.is_sealed, problem=self._call_problem)
         self._count = ReasoningCount(prompt.thinking)
+        self._prefixes: dict[int, JsonPrefix] = {}
+        """Of the arguments in each block of Messages."""
         self._response: Any = None
         self._held: list[Payload] = []
         self._cached_len = 0
@@ -316,22 +319,20 @@ class ReplyParser:
         self._calls.watch(self._prompt.protocol, data)
         if is_last(self._prompt.protocol, data):  # reading arguments at every event would cost their square
             correct_finish(self._prompt.protocol, data, self.tool_call_errors)
-        self._correct_item(data)
+        self._keep_parsable(data)
         if self._prompt.protocol == "chat":
             self.usage = data.pop("usage", None) or self.usage
             data["created"] = self.created
             data["choices"][0]["index"] = self._sample
         return Payload(name, data)
 
-    def _correct_item(self, data: dict[str, Any]) -> None:
-        """A call of Responses is complete when it can be carried out."""
-        item = data.get("item") if data.get("type") == "response.output_item.done" else None
-        if (
-            item
-            and item["type"] == "function_call"
-            and (self._name_problem(item["name"]) or _problem(item["arguments"]))
-        ):
-            item["status"] = "incomplete"
+    def _keep_parsable(self, data: dict[str, Any]) -> None:
+        """Anthropic's clients parse arguments at every delta and fail on what is no beginning of JSON; what they do not
+        get of a broken call is in `tool_call_errors`."""
+        delta = data.get("delta")
+        if self._prompt.protocol == "messages" and delta and delta.get("type") == "input_json_delta":
+            prefix = self._prefixes.setdefault(data["index"], JsonPrefix())
+            delta["partial_json"] = prefix.take(delta["partial_json"])
 
 
 def _generator(prompt: Prompt, reply_id: str) -> Any:
@@ -366,6 +367,9 @@ def _clamp(value: float) -> float:
 def _problem(arguments: str) -> str | None:
     try:
         value = json.loads(arguments or "{}", parse_constant=_refuse_constant)
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "not JSON that everybody reads: a lone surrogate"
     except (ValueError, RecursionError) as error:
         return f"not JSON: {describe_json_error(error)}"
     return None if isinstance(value, dict) else f"{type(value).__name__} in place of an object"
