@@ -39,14 +39,17 @@ EXHAUSTING, HANGING, LOSING, STOPPING = "exhausting", "hanging", "losing", "stop
 FACTORY = "tests.engine.fakes:build_fake"
 
 
-def fake_spec(*, step_s: float = 0.0, stall_timeout_s: float = 60.0, fails_at_start: str = "") -> EngineSpec:
+def fake_spec(
+    *, step_s: float = 0.0, stall_timeout_s: float = 60.0, fails_at_start: str = "", ahead: str | None = None
+) -> EngineSpec:
     """A spec for a child with a fake engine.
 
     Args:
+        ahead: what makes the engine of a process that stands by.
         fails_at_start: "config" raises ConfigError, "exit" ends the process; a path ends it while that file exists.
     """
     model = json.dumps({"step_s": step_s, "fails_at_start": fails_at_start})
-    return EngineSpec(model=model, factory=FACTORY, engine=EngineConfig(stall_timeout_s=stall_timeout_s))
+    return EngineSpec(model=model, factory=FACTORY, engine=EngineConfig(stall_timeout_s=stall_timeout_s), ahead=ahead)
 
 
 def build_fake(spec: EngineSpec) -> BuiltEngine:

@@ -49,6 +49,7 @@ def open_service(
         numerics=_policy(choice.numerics),
         engine=engine or EngineConfig(),
         log_format=None if server is None else server.log_format,
+        ahead="benthic.engine.build:build_small_engine" if config.standby else None,
     )
     handle, facts = _in_thread(spec) if config.engine_in_process else _in_child(spec)
     folder = Path(facts.folder)

@@ -19,6 +19,8 @@ from benthic.models.checkpoint.placement import chosen_device, chosen_dtype
 
 _WARM_UP_LEN = 160
 """Longer than the longest compression block, so that every kind of layer has work."""
+SMALL_BYTES = 256 << 20
+"""Of a checkpoint whose engine may be built twice."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,16 @@ def build_engine(spec: EngineSpec) -> BuiltEngine:
         ),
     )
     return BuiltEngine(engine, facts)
+
+
+def build_small_engine(spec: EngineSpec) -> BuiltEngine | None:
+    """What a process that stands by holds: on CPU the engine of a small model, which needs no second memory to speak
+    of; else nothing but what this module imports."""
+    folder = resolve(spec.model)
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    if chosen_device(spec.device).type != "cpu" or size > SMALL_BYTES:
+        return None
+    return build_engine(spec)
 
 
 def warm_up(engine: Engine) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from benthic.engine.control import EngineLoop
-from benthic.engine.factory import build
-from benthic.engine.messages import Close, Command, Ready, Reply, Start, StartFailed
+from benthic.engine.factory import BuiltEngine, build, build_ahead
+from benthic.engine.messages import Close, Command, Prepare, Ready, Reply, Start, StartFailed
 from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat, ThreadWatchdog
 from benthic.errors import BenthicError
 from benthic.telemetry import log_to_stderr
@@ -42,10 +42,7 @@ def main(arguments: list[str]) -> int:
     commands, replies = Connection(commands_fd, writable=False), Connection(replies_fd, readable=False)
     memory = mmap.mmap(heartbeat_fd, HEARTBEAT_BYTES)
     os.close(heartbeat_fd)
-    start = commands.recv()
-    assert isinstance(start, Start), start
-    if start.spec.log_format is not None:
-        log_to_stderr(start.spec.log_format)
+    start, ahead = _await_start(commands)
     inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(commands, inbox), name="benthic-commands", daemon=True).start()
     writer = Writer(replies)
@@ -54,7 +51,8 @@ def main(arguments: list[str]) -> int:
         # The handler runs without the interpreter, so it also shows a step that never gives the lock back.
         faulthandler.register(signal.SIGUSR1, file=dump, all_threads=True)
         try:
-            built = build(start.spec)
+            built = ahead if ahead is not None else build(start.spec)
+            del ahead
         except (BenthicError, OSError, ImportError, MemoryError) as error:
             writer.put(StartFailed(type(error).__name__, str(error)))
             writer.close()
@@ -72,6 +70,24 @@ def main(arguments: list[str]) -> int:
             loop.run()
         writer.close()
     return 0
+
+
+def _await_start(commands: Connection) -> tuple[Start, BuiltEngine | None]:
+    """What the parent says first, and the engine that was built ahead of it, if that had been asked for."""
+    first = commands.recv()
+    assert isinstance(first, Start | Prepare), first
+    if first.spec.log_format is not None:
+        log_to_stderr(first.spec.log_format)
+    if isinstance(first, Start):
+        return first, None
+    try:
+        built = build_ahead(first.spec)
+    except (BenthicError, OSError, ImportError, MemoryError) as error:
+        logger.warning("no engine could be built to stand by: %s", error)
+        built = None
+    start = commands.recv()
+    assert isinstance(start, Start), start
+    return start, built if built is not None and built.facts.max_model_len >= start.least_len else None
 
 
 def _open_dump(path: Path | None) -> IO[str]:

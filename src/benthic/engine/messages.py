@@ -228,6 +228,16 @@ class EngineSpec:
     """`module:function` that makes a `BuiltEngine` of this record, in the child."""
     masks: MaskFactory | None = None
     """Makes, in the child, what reads the grammars of requests; None: requests with one are refused."""
+    ahead: str | None = None
+    """`module:function` that makes of this record, in a process that stands by to take a dead engine's place, its
+    `BuiltEngine`, or None where it shall wait with the libraries alone; None: no process stands by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """The first thing that a child is told which stands by; `Start` follows when it is needed."""
+
+    spec: EngineSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +251,8 @@ class Start:
     versions: tuple[tuple[int, str], ...] = ()
     """Versions of weights so far, with their checksums."""
     is_paused: bool
+    least_len: int = 0
+    """The context that clients have been promised; an engine that was built ahead with a shorter one is not taken."""
     dump_path: str
     """Where a stalled step leaves its picture; empty: in the log alone."""
 

@@ -7,9 +7,9 @@
 
 A thread supervises the child: it passes replies on, watches the heartbeat, and when the child dies (killed, out of
 memory, a fault in a library, a stalled step, a command that is not taken) it answers every pending request and call
-with an error that says so and starts another child, which takes over the latest weights and a pause. Requests that come
-in between wait for it. The file of the latest weights is held open here, and their checksum is kept: a child that
-cannot have those very weights again refuses requests until an update ("needs weights").
+with an error that says so and starts another child, which takes over the latest weights and a pause; where one stands
+by, that one. Requests that come in between wait for it. The file of the latest weights is held open here, and their
+checksum is kept: a child that cannot have those very weights again refuses requests until an update ("needs weights").
 
 A request's time counts from its arrival here. The child ends those that are late; another thread here answers those for
 which there is no child, or none that gets on.
@@ -51,6 +51,7 @@ from benthic.engine.messages import (
     UpdateWeights,
 )
 from benthic.engine.request import FinalOutput, Request
+from benthic.engine.standby import Standby
 from benthic.engine.stats import EngineStats
 from benthic.engine.supervisor import ChildProcess, RestartPolicy, Restarts
 from benthic.errors import BenthicError, CheckpointError, EngineError, RequestError
@@ -75,7 +76,9 @@ class EngineProcess(EngineHandle):
     def __init__(self, spec: EngineSpec, *, restarts: RestartPolicy | None = None) -> None:
         super().__init__()
         self._spec = spec
-        self._restarts = Restarts(restarts or RestartPolicy())
+        policy = restarts or RestartPolicy()
+        self._restarts = Restarts(policy)
+        self._standby = Standby(spec, policy.standby_after_s)
         self._lock = threading.RLock()  # a future's callback may call back
         self._state = "new"
         self._child: ChildProcess | None = None
@@ -112,6 +115,11 @@ class EngineProcess(EngineHandle):
         """Process id of the present child."""
         child = self._child
         return None if child is None else child.pid
+
+    @property
+    def standby_pid(self) -> int | None:
+        """Process id of the one that waits to take the child's place."""
+        return self._standby.pid
 
     def start(self) -> None:
         """Starts the first child, unless that has been done; returns at once."""
@@ -200,6 +208,7 @@ class EngineProcess(EngineHandle):
             self._give_up(EngineError(f"the engine's supervisor ended: {type(error).__name__}: {error}"))
             raise
         finally:
+            self._standby.close()
             self._end()
 
     def _end(self) -> None:
@@ -232,16 +241,16 @@ class EngineProcess(EngineHandle):
     def _live_one_life(self) -> bool:
         """Runs one child from start to burial; returns whether another one shall follow."""
         self._was_useful, self._greeted_at = False, None
+        start = Start(
+            spec=self._spec,
+            weights=self._weights,
+            versions=tuple(self._versions.items()),
+            is_paused=self._is_paused,
+            least_len=0 if self._facts is None else self._facts.max_model_len,
+            dump_path="",
+        )
         try:
-            child = ChildProcess(
-                Start(
-                    spec=self._spec,
-                    weights=self._weights,
-                    versions=tuple(self._versions.items()),
-                    is_paused=self._is_paused,
-                    dump_path="",
-                )
-            )
+            child = self._standby.take(start) or ChildProcess(start)
         except OSError as error:
             return self._mourn(f"could not be started: {error}")
         with self._lock:
@@ -268,6 +277,8 @@ class EngineProcess(EngineHandle):
             if stalled := self._stalled(child):
                 logger.error("the engine %s; its process is ended:\n%s", stalled, child.kill_stalled())
                 return f"was ended because it {stalled}; {child.dump.place}"
+            if self._greeted_at is not None and not self._closing.is_set():
+                self._standby.tend()
             if self._closing.is_set() and (self._greeted_at is None or time.monotonic() > self._close_by):
                 child.kill()
         return ""

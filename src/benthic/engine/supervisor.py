@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Pipe
 
-from benthic.engine.messages import Command, Reply, Start
+from benthic.engine.messages import Command, Prepare, Reply, Start
 from benthic.engine.stall_dump import StallDump
 from benthic.engine.watchdog import HEARTBEAT_BYTES, Heartbeat
 
@@ -40,6 +40,8 @@ class RestartPolicy:
     """A child that dies sooner than this after it was ready, and without having finished a request, has died early."""
     max_early_deaths: int = 5
     """So many in a row, and no more children are started."""
+    standby_after_s: float = 5.0
+    """After a child is ready, another is made that stands by, if the spec says how."""
 
 
 class Restarts:
@@ -90,11 +92,10 @@ class ChildProcess:
     """One run of `benthic.engine.child`. It dies with the thread that made it, so that thread must outlive it.
 
     Args:
-        start: what it is told first; its `dump_path` is filled in here.
+        first: what it is told first; a `dump_path` is filled in here.
     """
 
-    def __init__(self, start: Start) -> None:
-        self.started_at = time.monotonic()
+    def __init__(self, first: Start | Prepare) -> None:
         self.dump = StallDump()
         commands, self._commands = Pipe(duplex=False)
         self._replies, replies = Pipe(duplex=False)
@@ -108,8 +109,11 @@ class ChildProcess:
             commands.close()
             replies.close()
             os.close(heartbeat_fd)
-        self._outgoing: queue.SimpleQueue[Start | Command | None] = queue.SimpleQueue()
-        self._outgoing.put(replace(start, dump_path=str(self.dump.path or "")))
+        self._outgoing: queue.SimpleQueue[Start | Prepare | Command | None] = queue.SimpleQueue()
+        if isinstance(first, Prepare):
+            self._outgoing.put(first)
+        else:
+            self.begin(first)
         self._incoming: queue.SimpleQueue[list[Reply] | None] = queue.SimpleQueue()
         self._num_sent = 0
         self._silence = Silence()
@@ -122,6 +126,15 @@ class ChildProcess:
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def begin(self, start: Start) -> None:
+        """Tells it to start."""
+        self._outgoing.put(replace(start, dump_path=str(self.dump.path or "")))
 
     def send(self, command: Command) -> None:
         """Hands a command over; never waits, and drops it when the child has gone."""
