@@ -3,13 +3,14 @@
 #   make test    install, then run the tests
 #   make check   format, lint, types, architecture
 #   make train   train the bundled model anew
+#   make site    build the documentation as a site into build/site
 # Variables: PYTHON=python3.12  ARGS="--port 9000"
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: serve chat test nightly check format train docs clean
+.PHONY: serve chat test nightly check format train docs site clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -43,6 +44,10 @@ format: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python scripts/write_docs.py
+
+site: $(VENV)/.installed-test
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 clean:
 	rm -rf $(VENV) build dist

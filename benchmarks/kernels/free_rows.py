@@ -159,5 +159,3 @@ def _pool_in_parts(raw: Tensor, ape: Tensor) -> Tensor:
     _pool_part[grid](raw, ape, sums, raw.stride(0), dim, length, 16, POOL_COLUMNS, num_warps=4)
     _join_parts[(blocks,)](sums, pooled, dim, POOL_PARTS, num_warps=4)
     return pooled
-
-
