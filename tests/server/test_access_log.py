@@ -56,7 +56,7 @@ async def test_an_answer_leaves_its_tokens_and_times_and_nothing_that_was_said(
     [line] = lines.figures
     assert (line["method"], line["route"], line["status"]) == ("POST", "/v1/chat/completions", 200)
     assert (line["sequences"], line["cached_tokens"], line["ended"]) == (1, 2, "stop")
-    assert line["generated_tokens"] == len(up.engine.script)
+    assert line["generated_tokens"] == len(up.service.tokenizer.encode_markup("frobnicate" + EOS))
     assert line["prompt_tokens"] == len(up.engine.requests[0].prompt_ids)
     assert 0 <= line["first_token_s"] <= line["duration_s"]
     assert f'"id":"{line["reply_id"]}"' in answer.text.replace(" ", "")
@@ -82,14 +82,18 @@ async def test_refusals_have_lines_as_well(scripted: Any, lines: Lines) -> None:
     assert len(lines.text.splitlines()) == 3
 
 
-async def test_probes_that_go_well_are_not_worth_a_line(scripted: Any, lines: Lines) -> None:
+async def test_probes_are_worth_a_line_when_they_go_otherwise_than_before(scripted: Any, lines: Lines) -> None:
     async with scripted("one") as up:
         for path in ("/health", "/ready", "/metrics"):
             await up.client.get(path)
         assert lines.records == []
         up.service.channel.is_draining = True
-        await up.client.get("/ready")
-    assert [line["status"] for line in lines.figures] == [503]
+        for _ in range(3):
+            await up.client.get("/ready")
+        up.service.channel.is_draining = False
+        for _ in range(3):
+            await up.client.get("/ready")
+    assert [line["status"] for line in lines.figures] == [503, 200]
 
 
 async def test_a_client_that_leaves_in_the_middle_is_told_apart(live: Any, lines: Lines) -> None:

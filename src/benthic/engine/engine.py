@@ -298,6 +298,7 @@ class Engine:
         parts.scheduler.retract_all()
         parts.cache.flush()
         parts.cache.take_work()  # of ids that mean nothing any more
+        parts.runner.weights_changed()  # what was captured holds memory too
         parts.runner.close()
         self._parts = replace(parts, runner=AbsentRunner())
         del parts

@@ -1,8 +1,8 @@
 """One line in the log for each HTTP request, when its answer has ended: who asked what, how it ended, tokens and times.
 
 Never what was said: no bodies, no prompts, no answers. Outermost of all, so that a request which the door turns away
-has its line as well. Probes and files of the playground that went well are for debugging only, or a log would hold
-little else.
+has its line as well. Probes have a line when they go otherwise than the last time, and files of the playground when
+they go wrong, or a log would hold little else.
 """
 
 import logging
@@ -42,12 +42,15 @@ class AccessEntry:
         elif message["type"] == "http.response.body":
             self.is_complete = not message.get("more_body", False)
 
-    def write(self, scope: Scope) -> None:
-        """Logs the line."""
+    def write(self, scope: Scope, probes: dict[str, int]) -> None:
+        """Logs the line; `probes` remembers how each probe went last."""
         route = getattr(scope.get("route"), "path", None)
         # An answer that nobody was there to take in full ends like one that never began.
         status = self.status if self.status is not None and self.is_complete else _CLIENT_LEFT
-        is_probe = (route in _PROBES or is_page_path(scope["path"])) and status < 400
+        is_dull = is_page_path(scope["path"]) and status < 400
+        if route in _PROBES:
+            is_dull = probes.get(route, 200) == status
+            probes[route] = status
         client = scope.get("client")
         extra = figures(
             id=self.request_id,
@@ -58,7 +61,7 @@ class AccessEntry:
             **({} if self.tally is None else self.tally.figures()),
             duration_s=round(time.monotonic() - self._started_at, 6),
         )
-        _log.log(logging.DEBUG if is_probe else logging.INFO, "request", extra=extra)
+        _log.log(logging.DEBUG if is_dull else logging.INFO, "request", extra=extra)
 
 
 class AccessLog:
@@ -66,6 +69,7 @@ class AccessLog:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._probes: dict[str, int] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -80,7 +84,7 @@ class AccessLog:
         try:
             await self._app(scope, receive, watching_send)
         finally:
-            entry.write(scope)
+            entry.write(scope, self._probes)
 
 
 def note_tally(scope: Scope, tally: Tally) -> None:

@@ -1,0 +1,59 @@
+"""On a GPU: the cache's memory really goes back to the device, and a trace shows the device's kernels."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+
+from benthic.engine.config import EngineConfig
+from benthic.engine.engine import Engine
+from benthic.engine.profiling import Profiler, ProfileWish
+from benthic.models.checkpoint import dummy_model
+from benthic.models.transformer import Transformer
+from tests.engine.conftest import CONFIG
+from tests.exactness.serving import Bits, assert_same, ids, request, serve
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    return dummy_model(CONFIG, seed=3, device="cuda", dtype=torch.bfloat16).freeze()
+
+
+def engine_of(model: Transformer) -> Engine:
+    return Engine(model, EngineConfig(max_num_seqs=8, cache_bytes=1 << 28, graph_rows=(1, 4)))
+
+
+def test_released_memory_is_the_devices_and_answers_are_the_same_afterwards(model: Transformer) -> None:
+    rng = random.Random(5)
+    requests = [request(f"r{n}", ids(rng, 20 + 30 * n), max_tokens=20) for n in range(4)]
+    engine = engine_of(model)
+    engine.warm_up(lambda text: None)
+    before = {name: Bits.of(final) for name, final in serve(engine, requests).items()}
+    held, free = torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+    assert engine.budget is not None
+    engine.pause("keep")
+    engine.release_memory()
+    assert held - torch.cuda.memory_allocated() > (1 << 27)
+    assert torch.cuda.mem_get_info()[0] - free > (1 << 27)
+    engine.take_memory()
+    engine.resume()
+    assert_same(before, serve(engine, requests))
+    assert engine.stats().num_replayed_steps > 0
+
+
+def test_a_trace_holds_the_devices_kernels(model: Transformer, tmp_path: Path) -> None:
+    engine, profiler = engine_of(model), Profiler()
+    path = profiler.start(ProfileWish(folder=str(tmp_path)))
+    engine.add(request("a", list(range(2, 40)), max_tokens=8))
+    while engine.has_work():
+        with profiler.step():
+            engine.step()
+    assert profiler.stop() == path
+    with gzip.open(path) as file:
+        kinds = {event.get("cat") for event in json.load(file)["traceEvents"]}
+    assert {"kernel", "cpu_op", "user_annotation"} <= kinds
