@@ -23,8 +23,11 @@ from benthic.server.config import ServerConfig
 from benthic.server.launch import DrainingServer
 from benthic.server.listen import bind
 from benthic.server.service import Service
+from benthic.text.grammar_masks import grammar_masks
 from benthic.text.tokenizer import Tokenizer
 from tests.server.scripted_engine import CONTEXT_LEN, TINY, Sayings, ScriptedEngine
+
+MASKS = grammar_masks(str(TINY), Tokenizer(TINY).vocab_size)
 
 
 def build(engine: Engine | ScriptedEngine, config: ServerConfig) -> Service:
@@ -108,7 +111,7 @@ def anyio_backend() -> str:
 @pytest.fixture
 async def served(model: Transformer) -> AsyncIterator[Running]:
     """The random model behind the application."""
-    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True))
+    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True), masks=MASKS)
     service = build(engine, ServerConfig())
     async with running(service, engine) as up:
         yield up

@@ -40,6 +40,7 @@ def open_service(
     """
     from benthic.engine.messages import EngineSpec
     from benthic.server.build import build_service
+    from benthic.text.grammar_masks import grammar_masks
 
     config = server or ServerConfig()
     spec = EngineSpec(
@@ -50,6 +51,7 @@ def open_service(
         engine=engine or EngineConfig(),
         log_format=None if server is None else server.log_format,
         ahead="benthic.engine.build:build_small_engine" if config.standby else None,
+        masks=grammar_masks,
     )
     handle, facts = _in_thread(spec) if config.engine_in_process else _in_child(spec)
     folder = Path(facts.folder)

@@ -1,5 +1,6 @@
 """The HTTP application: routes behind the door that every request passes."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -38,6 +39,7 @@ def create_app(service: Service) -> FastAPI:
         yield
         await service.channel.close()
         service.intake.close()
+        await asyncio.to_thread(service.grammars.close)
 
     # No page at /docs: FastAPI's loads its scripts from the internet.
     app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)

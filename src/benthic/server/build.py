@@ -13,6 +13,7 @@ from benthic.server.config import ServerConfig
 from benthic.server.intake import Intake
 from benthic.server.metrics import Metrics
 from benthic.server.service import Service
+from benthic.text.grammar_service import GrammarService
 from benthic.text.prompt import PromptEncoder
 from benthic.text.settings import read_prompt_settings
 from benthic.text.tokenizer import Tokenizer
@@ -56,6 +57,12 @@ def build_service(
         facts=facts,
         tokenizer=tokenizer,
         prompts=prompts,
+        grammars=GrammarService(
+            tokenizer.path,
+            timeout_s=config.grammar_timeout_s,
+            cache_size=config.grammar_cache_size,
+            observe=metrics.grammar_s.observe,
+        ),
         channel=Channel(engine, metrics, max_open=config.max_open_sequences, cache_watch=CacheWatch(facts.config)),
         metrics=metrics,
         intake=Intake(config.max_buffered_bytes),

@@ -19,12 +19,14 @@ from benthic.server.channel import Generation
 from benthic.server.errors import ApiError
 from benthic.server.extras import choice_extras, prompt_extras, reports_json
 from benthic.server.fields import Fields, check_token_ids, refuse
-from benthic.server.sampling import MAX_TOKEN_LIMIT, read_extras, read_include_usage, read_sampling
+from benthic.server.grammars import ready_grammar
+from benthic.server.sampling import MAX_TOKEN_LIMIT, read_extras, read_grammar, read_include_usage, read_sampling
 from benthic.server.service import Service, new_id
 from benthic.server.streams import DONE, KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.tally import Tally
 from benthic.server.text_choice import Piece, TextChoice
 from benthic.server.usage import Usage
+from benthic.text.grammar import GrammarSpec
 from benthic.text.placement import check_placement
 from benthic.text.protocol_fields import is_neutral
 from benthic.text.sampling_fields import Wishes
@@ -46,6 +48,7 @@ class CompletionRequest:
     stream: bool
     include_usage: bool
     wishes: Wishes
+    grammar: GrammarSpec | None
     params: tuple[SamplingParams, ...]
     """One a prompt: what is left of the context may bound max_tokens."""
 
@@ -61,7 +64,9 @@ async def completions(service: Service, request: HttpRequest) -> Response:
         scores = await unless_disconnected(request, _score_prompts(service, asked))
     else:
         scores = [[None] * len(prompt) for prompt in asked.prompts]
-    answer = _Answer(service, asked, scores)
+    grammar = await unless_disconnected(request, ready_grammar(service.grammars, asked.grammar))
+    params = tuple(replace(params, grammar=grammar) for params in asked.params)
+    answer = _Answer(service, replace(asked, params=params), scores)
     note_tally(request.scope, answer.tally)
     if asked.stream:
         return EventStream(answer.frames(), fail=_failure, close=answer.close)
@@ -107,6 +112,7 @@ def parse(service: Service, fields: Fields) -> CompletionRequest:
         stream=stream,
         include_usage=read_include_usage(fields, stream=stream),
         wishes=wishes,
+        grammar=read_grammar(fields),
         params=params,
     )
     service.count_unknown(fields)

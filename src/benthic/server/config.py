@@ -20,6 +20,8 @@ _POSITIVE = (
     "header_timeout_s",
     "idle_timeout_s",
     "write_timeout_s",
+    "grammar_timeout_s",
+    "grammar_cache_size",
 )
 
 
@@ -81,6 +83,10 @@ class ServerConfig:
 
     playground: bool = True
     """Whether the playground is served at /: a page for a browser, with a chat and charts of the metrics."""
+    grammar_timeout_s: float = 5.0
+    """A schema or other grammar that takes longer to compile is refused."""
+    grammar_cache_size: int = 1024
+    """Outcomes of compiling that are remembered, refusals among them."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -42,6 +42,7 @@ class LocalService:
         """End the engine and the loop."""
         self._wait(self.service.channel.close())
         self.service.intake.close()
+        self.service.grammars.close()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -19,6 +19,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _BETWEEN_TOKENS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _QUEUE_S = (0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_GRAMMAR_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 _REQUEST_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 _RATE_S = 10
 
@@ -46,6 +47,7 @@ class Metrics:
         self.first_token_s = self._histogram("time_to_first_token_seconds", "Arrival to first token", _FIRST_TOKEN_S)
         self.between_tokens_s = self._histogram("inter_token_latency_seconds", "Token to token", _BETWEEN_TOKENS_S)
         self.queue_s = self._histogram("queue_time_seconds", "Arrival in the engine to first admission", _QUEUE_S)
+        self.grammar_s = self._histogram("grammar_compilation_time_seconds", "Compiling a new grammar", _GRAMMAR_S)
         self.request_s = self._histogram("e2e_request_latency_seconds", "Arrival to last token", _REQUEST_S)
         self.weight_load_s = Gauge(
             "benthic_weight_load_duration_seconds", "What the latest load of weights took", registry=self.registry

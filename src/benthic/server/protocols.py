@@ -6,12 +6,13 @@ the protocol; here they meet the engine. A protocol differs from the next in its
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from benthic.engine.cut import AnswerCut
+from benthic.engine.grammar import Grammar
 from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import BenthicError
@@ -22,6 +23,7 @@ from benthic.server.envelopes import anthropic_type
 from benthic.server.errors import ApiError
 from benthic.server.extras import choice_extras, prompt_extras, reports_json
 from benthic.server.fields import refuse
+from benthic.server.grammars import ready_grammar
 from benthic.server.service import Service, new_id
 from benthic.server.streams import KEEP_ALIVE, EventStream, to_frame, unless_disconnected
 from benthic.server.tally import Tally
@@ -40,12 +42,19 @@ _ID_PREFIX: dict[Protocol, tuple[str, str]] = {
 }
 
 
+class Asked(NamedTuple):
+    """A request that is ready for the engine."""
+
+    prompt: Prompt
+    grammar: Grammar | None
+
+
 async def converse(service: Service, request: HttpRequest, protocol: Protocol) -> Response:
     """Answer one request of a conversation protocol."""
     service.channel.check_room()
     body = await read_object(request, service.config, service.intake)
-    prompt = await unless_disconnected(request, read_prompt(service, protocol, body, caller_of(request).owner))
-    answer = Answer(service, prompt)
+    asked = await unless_disconnected(request, read_prompt(service, protocol, body, caller_of(request).owner))
+    answer = Answer(service, *asked)
     note_tally(request.scope, answer.tally)
     if answer.is_stream:
         return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
@@ -62,13 +71,13 @@ async def open_answer(service: Service, protocol: Protocol, body: Mapping[str, A
 
     Raises:
         RequestError: the body is wrong; `param` names the field.
-        ApiError: the server is full or shutting down.
+        ApiError, CapacityError: the server is full or shutting down.
     """
-    return Answer(service, await read_prompt(service, protocol, body, owner))
+    return Answer(service, *await read_prompt(service, protocol, body, owner))
 
 
-async def read_prompt(service: Service, protocol: Protocol, body: Mapping[str, Any], owner: str) -> Prompt:
-    """Check a body and write its prompt; nothing reaches the engine yet.
+async def read_prompt(service: Service, protocol: Protocol, body: Mapping[str, Any], owner: str) -> Asked:
+    """Check a body, write its prompt and try its grammar; nothing reaches the engine yet.
 
     Raises:
         RequestError: the body is wrong; `param` names the field.
@@ -77,13 +86,13 @@ async def read_prompt(service: Service, protocol: Protocol, body: Mapping[str, A
     prompt = replace(prompt, wishes=owned(prompt.wishes, owner))
     _check_wishes(service, prompt)
     service.metrics.unknown_fields.inc(len(prompt.ignored))
-    return prompt
+    return Asked(prompt, await ready_grammar(service.grammars, prompt.grammar))
 
 
 class Answer:
     """The open sequences of one request and the reply made from them."""
 
-    def __init__(self, service: Service, prompt: Prompt) -> None:
+    def __init__(self, service: Service, prompt: Prompt, grammar: Grammar | None) -> None:
         self._service = service
         self._prompt = prompt
         reply_id = new_id(*_ID_PREFIX[prompt.protocol])
@@ -91,7 +100,7 @@ class Answer:
         self._finals: dict[int, FinalOutput] = {}
         self._cuts = [AnswerCut() for _ in range(prompt.num_samples)]
         try:
-            self._generation = service.channel.open(_requests(prompt, reply_id))
+            self._generation = service.channel.open(_requests(prompt, reply_id, grammar))
         except BenthicError:
             self._reply.close()
             raise
@@ -188,9 +197,9 @@ def _logprobs(event: TokenEvent) -> list[tuple[float, tuple[tuple[int, float], .
     return None if event.logprobs is None else [(event.logprobs.chosen, event.logprobs.top)]
 
 
-def _requests(prompt: Prompt, reply_id: str) -> list[Request]:
+def _requests(prompt: Prompt, reply_id: str, grammar: Grammar | None) -> list[Request]:
     # Stop strings are not among these: they end the answer's text, which the reply watches.
-    params = SamplingParams(**asdict(prompt.sampling), n=prompt.num_samples)
+    params = SamplingParams(**asdict(prompt.sampling), n=prompt.num_samples, grammar=grammar)
     ids = tuple(prompt.token_ids)
     return [
         Request(

@@ -6,6 +6,8 @@ from functools import partial
 
 from benthic.engine.sampling import SamplingParams
 from benthic.server.fields import Fields, refuse
+from benthic.text.grammar import GrammarSpec
+from benthic.text.grammar_fields import GRAMMAR_FIELDS, only_grammar, read_extension_grammar, read_format
 from benthic.text.placement import known_fields
 from benthic.text.protocol_fields import NEUTRAL_VALUES, is_neutral
 from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Wishes, check_min_tokens, read_rules, read_wishes
@@ -46,6 +48,17 @@ def read_sampling(
     return params
 
 
+def read_grammar(fields: Fields) -> GrammarSpec | None:
+    """Read `response_format` and the extension fields that say what the text must conform to.
+
+    Raises:
+        BadSchema: a schema or grammar cannot be used; `param` is its place.
+        RequestError: a field has a wrong type, or there are several.
+    """
+    form = read_format(fields.raw("response_format"), "response_format", inner="json_schema")
+    return only_grammar([form, fields.take(GRAMMAR_FIELDS, read_extension_grammar)])
+
+
 def read_extras(fields: Fields) -> Wishes:
     """Read priority, cache_salt, timeout_s, prompt_logprobs and the `return_` fields.
 
@@ -73,7 +86,4 @@ def _refuse_unbuilt(fields: Fields) -> None:
             continue
         allowed = " or ".join(["absent", *map(json.dumps, neutral)])
         fields.only_default(name, partial(is_neutral, neutral=neutral), f"{allowed}: it is not supported")
-    fields.only_default(
-        "response_format", lambda value: value == {"type": "text"}, "absent: plain completions have no formats"
-    )
     fields.only_default("max_completion_tokens", lambda value: False, "absent; max_tokens is the limit here")

@@ -16,6 +16,7 @@ from benthic.server.fields import Fields
 from benthic.server.intake import Intake
 from benthic.server.metrics import Metrics
 from benthic.server.text_choice import check_finished
+from benthic.text.grammar_service import GrammarService
 from benthic.text.prompt import PromptEncoder
 from benthic.text.sampling_fields import Wishes
 from benthic.text.tokenizer import Tokenizer
@@ -33,6 +34,7 @@ class Service:
     """What the engine said of itself when it was ready."""
     tokenizer: Tokenizer
     prompts: PromptEncoder
+    grammars: GrammarService
     channel: Channel
     metrics: Metrics
     intake: Intake

@@ -80,7 +80,7 @@ def _render(conversation: recipe.Conversation, extras: Extras, encoding: Dialect
             conversation,
             effort=extras.mode.effort,
             is_prefill=extras.is_prefill,
-            must_call_tool=extras.must_call_tool,
+            must_call_tool=extras.tools.is_forced,
             has_schema=extras.response_schema is not None,
         )
         return encoding.render(turns, extras.mode.thinking)
@@ -88,7 +88,7 @@ def _render(conversation: recipe.Conversation, extras: Extras, encoding: Dialect
         conversation,
         encoding,
         response_schema=extras.response_schema,
-        must_call_tool=extras.must_call_tool,
+        must_call_tool=extras.tools.begins_call,
         is_prefill=extras.is_prefill,
     )
     return render(rebuilt, encoding)

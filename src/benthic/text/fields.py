@@ -20,7 +20,7 @@ def refuse(name: str, value: Any, allowed: str) -> NoReturn:
     Raises:
         RequestError: always; `param` is `name`.
     """
-    raise RequestError(f"{name} is {_shown(value)}; it must be {allowed}", param=name)
+    raise RequestError(f"{name} is {as_json(value)}; it must be {allowed}", param=name)
 
 
 def read_integer(body: Body, name: str, low: int, high: int) -> int | None:
@@ -96,7 +96,7 @@ def read_integers(body: Body, name: str, low: int, high: int) -> tuple[int, ...]
 def _read_item(item: Any, name: str, position: int, low: int, high: int) -> int:
     if isinstance(item, int) and not isinstance(item, bool) and low <= item <= high:
         return item
-    message = f"{name}[{position}] is {_shown(item)}; it must be an integer in [{low}, {high}]"
+    message = f"{name}[{position}] is {as_json(item)}; it must be an integer in [{low}, {high}]"
     raise RequestError(message, param=name)
 
 
@@ -117,7 +117,7 @@ def parse_object(raw: bytes | str | Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise RequestError(f"the body is not JSON: {describe_json_error(error)}; it must be a JSON object") from error
     if not isinstance(value, dict):
-        raise RequestError(f"the body is {_shown(value)}; it must be a JSON object")
+        raise RequestError(f"the body is {as_json(value)}; it must be a JSON object")
     return value
 
 
@@ -132,6 +132,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise RequestError(f"the body holds {name}, which is not JSON; numbers must be finite")
 
 
-def _shown(value: Any) -> str:
+def as_json(value: Any) -> str:
+    """A value as a refusal shows it: JSON, and not too much of it."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= 80 else text[:77] + "..."

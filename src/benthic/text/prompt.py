@@ -14,7 +14,7 @@ What `split.py` takes out of a request and why is written there; the mode of thi
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import deepseek_recipe as recipe
 
@@ -22,7 +22,9 @@ from benthic.errors import PromptTooLong, RequestError, UnknownModel
 from benthic.text.chat_template import ChatTemplate
 from benthic.text.conversation import Rendered
 from benthic.text.convert import RECIPE_MODEL, Converted, convert
+from benthic.text.grammar import GrammarSpec
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD, Protocol
+from benthic.text.reply_grammar import reply_grammar
 from benthic.text.sampling_fields import Wishes, check_min_tokens
 from benthic.text.settings import Dialect, PromptSettings
 from benthic.text.split import Extras, Split, split
@@ -56,16 +58,6 @@ class Sampling:
     return_picks: bool = False
 
 
-class Constraint(NamedTuple):
-    """What the reply ought to conform to. Not enforced here; the prompt asks the model for it.
-
-    `kind` is json, regex, tool_call or tool_call_required; `source` the schema, expression or tool list as text.
-    """
-
-    kind: str
-    source: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
     """One request, ready to run. `request`, `parsing`, `echo` and `namespace_tools` are for `benthic.text.stream`."""
@@ -82,7 +74,8 @@ class Prompt:
     num_samples: int
     sampling: Sampling
     wishes: Wishes
-    constraint: Constraint | None
+    grammar: GrammarSpec | None
+    """What the reply must conform to."""
     ignored: tuple[str, ...]
     """Unknown fields of the body, for a metric."""
     request: recipe.ConversationRequest
@@ -169,7 +162,7 @@ class PromptEncoder:
             num_samples=parts.extras.num_samples,
             sampling=sampling,
             wishes=parts.extras.wishes,
-            constraint=_constraint(converted.request),
+            grammar=self._grammar(converted, parts),
             ignored=parts.ignored,
             request=converted.request,
             parsing=_parsing(converted.request, parts.extras),
@@ -199,6 +192,21 @@ class PromptEncoder:
                 "one token of reply",
                 param=_PROMPT_FIELD[protocol],
             )
+
+    def _grammar(self, converted: Converted, parts: Split) -> GrammarSpec | None:
+        conversation, extras = converted.request.conversation, parts.extras
+        last = conversation.messages[-1] if conversation.messages else None
+        is_begun = extras.is_prefill or getattr(last, "prefix", False)
+        return reply_grammar(
+            conversation,
+            answer=extras.answer,
+            given_tools=parts.body.get("tools"),
+            strict_tools=extras.tools.strict,
+            is_forced=extras.tools.is_forced,
+            is_parallel=extras.tools.is_parallel,
+            think_end_id=self._tokenizer.token_id(END_THINK) if extras.mode.thinking else None,
+            begun=str(last.content) if last is not None and is_begun else "",
+        )
 
     def _split(self, protocol: Protocol, raw: bytes | str | Mapping[str, Any]) -> Split:
         modes = self._template.modes if self._template is not None else frozenset((False, True))
@@ -295,11 +303,6 @@ class PromptEncoder:
         return extras.max_tokens
 
 
-def _constraint(request: recipe.ConversationRequest) -> Constraint | None:
-    constraint = request.inference_options.output_constraint
-    return Constraint(constraint.kind, constraint.schema) if constraint is not None else None
-
-
 def _reported(parts: Split, sampling: Sampling) -> Mapping[str, Any]:
     """The settings with the values that were used, which a checkpoint's defaults may have set."""
     if not parts.reported:
@@ -316,7 +319,7 @@ def _tool_names(converted: Converted) -> frozenset[str]:
 
 def _parsing(request: recipe.ConversationRequest, extras: Extras) -> recipe.ParsingOptions:
     parsing = request.parsing_options
-    if extras.must_call_tool:
+    if extras.tools.begins_call:
         parsing.starts_in_tool_calls = True
     if extras.response_schema is not None:
         parsing.parse_json_output = True

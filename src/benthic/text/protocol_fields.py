@@ -2,6 +2,7 @@
 
 from typing import Any, Literal
 
+from benthic.text.grammar_fields import GRAMMAR_FIELDS
 from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS
 
 Protocol = Literal["chat", "responses", "messages"]
@@ -10,7 +11,7 @@ Protocol = Literal["chat", "responses", "messages"]
 _SAMPLING = {
     *("temperature", "top_p", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids"),
     "stop_in_reasoning",
-    *(*RULE_FIELDS, *WISH_FIELDS),
+    *(*RULE_FIELDS, *WISH_FIELDS, *GRAMMAR_FIELDS),
 }
 _SHARED = {"model", "stream", "tools", "tool_choice", "metadata", "user", "service_tier"}
 
@@ -54,11 +55,6 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "allowed_token_ids": (),
     "truncate_prompt_tokens": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
-    "structured_outputs": (),
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),

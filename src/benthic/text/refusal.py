@@ -49,7 +49,7 @@ def to_refusal(protocol: Protocol, body: dict[str, Any], message: str, field: st
     if schema is not None:
         path = _FORMAT_PLACE[protocol]
         if schema["function"] is not None:
-            path = _parameters_place(body.get("tools"), schema["function"])
+            path = parameters_place(body.get("tools"), schema["function"])
         return BadSchema(f"{path} must be a JSON schema: {schema['problem'].replace('`', chr(39))}", param=path)
     if _OWN_WORDS.match(message):
         return RequestError(message, param=_param(message))
@@ -67,7 +67,8 @@ def message_of(body: str) -> str:
     return str(json.loads(body)["error"]["message"])
 
 
-def _parameters_place(tools: Any, name: str) -> str:
+def parameters_place(tools: Any, name: str) -> str:
+    """Where the parameters of a tool stand in a body."""
     for position, tool in enumerate(tools if isinstance(tools, list) else ()):
         if isinstance(tool, dict):
             function = tool.get("function")

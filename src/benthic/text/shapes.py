@@ -7,17 +7,15 @@ from benthic.errors import RequestError
 from benthic.text.fields import refuse
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-_FORMATS = ("text", "json_object", "json_schema")
 
 
 def check_shapes(body: dict[str, Any]) -> None:
-    """Check `tools`, `response_format` and the log-probability switches of a chat body.
+    """Check `tools` and the log-probability switches of a chat body.
 
     Raises:
         RequestError: a value has a wrong shape; `param` is its place, e.g. tools[0].function.name.
     """
     _check_tools(body.get("tools"))
-    _check_response_format(body.get("response_format"))
     if body.get("top_logprobs") and not body.get("logprobs"):
         refuse("top_logprobs", body["top_logprobs"], "absent unless logprobs is true")
 
@@ -65,16 +63,13 @@ def _check_function(function: dict[str, Any], path: str) -> None:
     _check_schema(function.get("parameters", {}), f"{path}.parameters")
 
 
-def _check_response_format(value: Any) -> None:
-    if value is None:
-        return
-    if not isinstance(value, dict):
-        refuse("response_format", value, 'an object such as {"type": "json_object"}')
-    kind = value.get("type")
-    if not isinstance(kind, str) or kind not in _FORMATS:
-        # A schema is at least asked for in the prompt; an expression (regex) would be ignored without a word.
-        refuse("response_format.type", kind, f"one of {', '.join(_FORMATS)}")
-    if kind == "json_schema":
+def check_response_format(value: Any) -> None:
+    """Check the shape of a `response_format` of one of OpenAI's types.
+
+    Raises:
+        RequestError: a member is missing or of a wrong type.
+    """
+    if value is not None and value["type"] == "json_schema":
         inner = value.get("json_schema")
         path = "response_format.json_schema"
         if not isinstance(inner, dict):

@@ -3,9 +3,11 @@
 The recipe is the only judge of the shape of a conversation, but it ignores or refuses much of what clients send. So
 this file takes those fields out, checks them, and rewrites the body to what the recipe understands. Policies:
 
-- **Thinking** is decided in `thinking.py`. A **forced tool choice** (required, a named tool, Anthropic `any`) cannot be
-  combined with thinking: where thinking is only the default it is switched off; where it was asked for, the request is
-  refused.
+- **Thinking** is decided in `thinking.py`. With a **forced tool choice** (required, a named tool, Anthropic `any`)
+  thinking is off where it is only the default. Where it was asked for, the choice is hidden from the recipe, which
+  would refuse it: the grammar forces the call once the thinking is over.
+- **What a reply must conform to** is read in `grammar_fields.py`. The recipe sees only formats that the prompt tells
+  the model about, and never that a schema or tool is strict: it would refuse more than a grammar has to.
 - **Sampling.** Explicit temperature and top_p hold in thinking mode too. Official values stand in only where the
   request and the checkpoint say nothing.
 - **max_tokens and max_completion_tokens** mean the same; where both are given they must agree.
@@ -32,6 +34,8 @@ from benthic.text.fields import (
     read_strings,
     refuse,
 )
+from benthic.text.formats import take_format
+from benthic.text.grammar import GrammarSpec
 from benthic.text.placement import check_placement
 from benthic.text.protocol_fields import (
     KNOWN_FIELDS,
@@ -46,7 +50,7 @@ from benthic.text.responses_fields import check_hosted_tools, reported_settings,
 from benthic.text.sampling_fields import RULE_FIELDS, WISH_FIELDS, Rules, Wishes, read_rules, read_wishes
 from benthic.text.shapes import check_list_of_tools, check_shapes
 from benthic.text.thinking import Mode, take_mode, write_mode
-from benthic.text.tool_choice import check_tool_choice, is_forced, rewrite_tool_choice
+from benthic.text.tool_choice import ToolWishes, check_tool_choice, is_forced, take_tool_wishes
 from benthic.text.turns import rewrite_turns
 
 MAX_UNSIGNED = 2**31 - 1
@@ -74,8 +78,10 @@ class Extras:
     rules: Rules = Rules()
     wishes: Wishes = Wishes()
     include_usage: bool = False
-    must_call_tool: bool = False
-    """Anthropic's tool choice `any`, which the recipe reads as auto."""
+    tools: ToolWishes = ToolWishes()
+    """How the reply may call tools."""
+    answer: GrammarSpec | None = None
+    """What a reply without calls must conform to."""
     is_prefill: bool = False
     """The last Anthropic message is the beginning of the reply."""
     response_schema: dict[str, Any] | None = None
@@ -155,18 +161,20 @@ def _take_unknown(protocol: Protocol, body: dict[str, Any], is_strict: bool) -> 
 
 def _reconcile(protocol: Protocol, body: dict[str, Any], mode: Mode) -> Mode:
     """Thinking gives way to a forced tool or a prefill where it is only the default."""
-    rivals = {"tool_choice": is_forced(body), "messages": _is_prefill(protocol, body)}
-    rival = next((name for name, is_set in rivals.items() if is_set), None)
-    if rival is None or not mode.thinking:
+    is_prefill = _is_prefill(protocol, body)
+    if not mode.thinking or not (is_prefill or is_forced(body)):
         return mode
-    if mode.is_explicit:
-        what = "a forced tool_choice" if rival == "tool_choice" else "a final assistant message to continue"
-        raise RequestError(f"{what} cannot be combined with thinking; switch thinking off or drop it", param=rival)
-    return Mode(False, None, False)
+    if mode.is_explicit and is_prefill:
+        raise RequestError(
+            "a final assistant message to continue cannot be combined with thinking; switch thinking off or drop it",
+            param="messages",
+        )
+    return mode if mode.is_explicit else Mode(False, None, False)
 
 
 def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode, vocab_size: int) -> Extras:
     top_k = read_integer(body, "top_k", -1, MAX_UNSIGNED)
+    taken = take_format(protocol, body)
     extras = Extras(
         mode=mode,
         num_samples=read_integer(body, "n", 1, MAX_SAMPLES) or 1,
@@ -183,9 +191,10 @@ def _take_extras(protocol: Protocol, body: dict[str, Any], mode: Mode, vocab_siz
         rules=read_rules(body, vocab_size),
         wishes=read_wishes(body),
         include_usage=_take_stream_options(protocol, body),
-        must_call_tool=rewrite_tool_choice(protocol, body),
+        tools=take_tool_wishes(protocol, body, thinking=mode.thinking),
+        answer=taken.grammar,
         is_prefill=_is_prefill(protocol, body),
-        response_schema=_take_output_format(body) if protocol == "messages" else None,
+        response_schema=taken.told_schema,
     )
     own = ("n", "top_k", "min_p", "seed", "min_tokens", "ignore_eos", "stop_token_ids", "stop_in_reasoning")
     for name in (*own, *RULE_FIELDS, *WISH_FIELDS):
@@ -246,20 +255,6 @@ def _take_stream_options(protocol: Protocol, body: dict[str, Any]) -> bool:
     )
     body["stream_options"] = {"include_usage": bool(include)}
     return bool(include)
-
-
-def _take_output_format(body: dict[str, Any]) -> dict[str, Any] | None:
-    config = read_object(body, "output_config") or {}
-    name, given = "output_config.format", config.get("format")
-    if body.get("output_format") is not None:
-        name, given = "output_format", body["output_format"]
-    body.pop("output_format", None)
-    if given is None:
-        return None
-    schema = given.get("schema") if isinstance(given, dict) else None
-    if not isinstance(schema, dict) or given.get("type") != "json_schema":
-        refuse(name, given, 'an object with type "json_schema" and an object schema')
-    return dict(schema)
 
 
 def _is_prefill(protocol: Protocol, body: dict[str, Any]) -> bool:

@@ -1,14 +1,28 @@
 """Tool choices that the recipe does not know, rewritten to those that it does.
 
 `allowed_tools` becomes its mode over the allowed subset of the tools; Anthropic's `any` becomes auto plus a flag (the
-caller then forces a call); an Anthropic tool of type "custom" is an ordinary tool.
+caller then forces a call); an Anthropic tool of type "custom" is an ordinary tool. A call that is forced after thinking
+is auto to the recipe, as `strict` tools are ordinary ones: both are the grammar's to see to.
 """
 
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from benthic.errors import RequestError
 from benthic.text.fields import refuse
 from benthic.text.protocol_fields import Protocol
+
+
+class ToolWishes(NamedTuple):
+    """How a reply may call tools, beside what the recipe is told."""
+
+    is_forced: bool = False
+    """It must be a call."""
+    begins_call: bool = False
+    """The prompt begins the call, and the recipe has not been told so (Anthropic's `any`)."""
+    is_parallel: bool = True
+    """It may hold several calls."""
+    strict: frozenset[str] = frozenset()
+    """Tools whose arguments must keep to their schema."""
 
 
 def check_tool_choice(protocol: Protocol, body: dict[str, Any]) -> None:
@@ -45,23 +59,74 @@ def is_forced(body: dict[str, Any]) -> bool:
     return choice == "required"
 
 
-def rewrite_tool_choice(protocol: Protocol, body: dict[str, Any]) -> bool:
-    """Rewrite `tools` and `tool_choice` in place; return whether a call is forced in a way that the recipe misses.
+def take_tool_wishes(protocol: Protocol, body: dict[str, Any], *, thinking: bool) -> ToolWishes:
+    """Rewrite `tools` and `tool_choice` in place to what the recipe understands; return what it then misses.
+
+    Args:
+        thinking: whether the reply begins with thinking, after which alone a call can be forced.
 
     Raises:
         RequestError: an allowed tool is not among the tools, or the choice has no known form.
     """
     choice = body.get("tool_choice")
-    if protocol == "messages":
-        if isinstance(body.get("tools"), list):
-            body["tools"] = [_without_custom_type(tool) for tool in body["tools"]]
-        if isinstance(choice, dict) and choice.get("type") == "any":
-            body["tool_choice"] = {"type": "auto"}
-            return bool(body.get("tools"))
-        return False
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+    forced = is_forced(body)
+    if protocol == "messages" and isinstance(body.get("tools"), list):
+        body["tools"] = [_without_custom_type(tool) for tool in body["tools"]]
+    if protocol != "messages" and isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         _keep_allowed(body, choice)
-    return False
+    is_any = protocol == "messages" and forced and isinstance(choice, dict) and choice["type"] == "any"
+    if forced and (thinking or is_any):
+        name = _chosen_name(choice)
+        if name is not None:
+            body["tools"] = _only(body["tools"], name)
+        body["tool_choice"] = {"type": "auto"} if protocol == "messages" else "auto"
+    return ToolWishes(
+        is_forced=forced,
+        begins_call=is_any and not thinking,
+        is_parallel=not _is_single(body, choice),
+        strict=frozenset(_take_strict(body)),
+    )
+
+
+def _only(tools: list[Any], name: str) -> list[Any]:
+    """The tool of a name; where the recipe makes names (of a namespace), all of them."""
+    return [tool for tool in tools if _name(tool) == name] or tools
+
+
+def _is_single(body: dict[str, Any], choice: Any) -> bool:
+    asked = choice.get("disable_parallel_tool_use") if isinstance(choice, dict) else None
+    if asked is not None and not isinstance(asked, bool):
+        refuse("tool_choice.disable_parallel_tool_use", asked, "true or false")
+    return bool(asked) or body.get("parallel_tool_calls") is False
+
+
+def _take_strict(body: dict[str, Any]) -> list[str]:
+    """The names of strict tools, which are ordinary ones from now on."""
+    tools = body.get("tools")
+    if not isinstance(tools, list):
+        return []
+    names: list[str] = []
+    body["tools"] = [_without_strict(tool, names, "", f"tools[{at}]") for at, tool in enumerate(tools)]
+    return names
+
+
+def _without_strict(tool: Any, names: list[str], prefix: str, path: str) -> Any:
+    if not isinstance(tool, dict):
+        return tool
+    inner = tool.get("tools")
+    if tool.get("type") == "namespace" and isinstance(inner, list):
+        space = f"{tool.get('name')}__"
+        bare = [_without_strict(item, names, space, f"{path}.tools[{at}]") for at, item in enumerate(inner)]
+        return {**tool, "tools": bare}
+    function = tool.get("function")
+    holder: dict[str, Any] = function if isinstance(function, dict) else tool
+    strict = holder.get("strict")
+    if strict is not None and not isinstance(strict, bool):
+        refuse(f"{path}{'' if holder is tool else '.function'}.strict", strict, "true or false")
+    if strict:
+        names.append(f"{prefix}{_name(tool)}")
+    ordinary = {key: value for key, value in holder.items() if key != "strict"}
+    return ordinary if holder is tool else {**tool, "function": ordinary}
 
 
 def _keep_allowed(body: dict[str, Any], choice: dict[str, Any]) -> None:

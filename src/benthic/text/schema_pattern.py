@@ -1,0 +1,155 @@
+"""Regular expressions of JSON schemas, rewritten so that a grammar means by them what a validator does.
+
+A schema's pattern may match anywhere in a string; a grammar's matches from the first character to the last, and is held
+against the characters of the JSON text, in which a quote is two. What a grammar ignores (anchors in the middle) or
+cannot do (looking ahead or back) is refused.
+"""
+
+import re
+from collections.abc import Iterator
+
+MAX_PATTERN_LEN = 1000
+MAX_REPEATS = 1000
+_COUNTS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_REFUSED_GROUPS = {"(?=": "looks ahead", "(?!": "looks ahead", "(?<=": "looks back", "(?<!": "looks back"}
+_REFUSED_ESCAPES = {
+    **dict.fromkeys("bB", "a word boundary"),
+    **dict.fromkeys("AZz", "another spelling of an anchor"),
+    **dict.fromkeys("pP", "a Unicode class"),
+    **dict.fromkeys("123456789k", "a reference to a group"),
+    **dict.fromkeys("cGQE", "an escape that few dialects have"),
+}
+_CONTROLS = {"n": r"\\n", "r": r"\\r", "t": r"\\t", "f": r"\\f", "v": r"\\u000b", "0": r"\\u0000"}
+"""As JSON text spells them, in a regular expression."""
+
+
+class PatternError(ValueError):
+    """Why a pattern cannot be kept to; without its place."""
+
+
+def whole_pattern(pattern: str, *, is_json: bool = True) -> str:
+    """The expression that whole strings match when `pattern` matches somewhere in them.
+
+    Args:
+        pattern: as in a schema.
+        is_json: whether the string is JSON text between its quotes; else it stands for itself.
+
+    Raises:
+        PatternError: it is too long, or has what a grammar cannot do.
+    """
+    if len(pattern) > MAX_PATTERN_LEN:
+        raise PatternError(f"has {len(pattern)} characters; a pattern has at most {MAX_PATTERN_LEN}")
+    anything = "." if is_json else "[^\\n\\r]"
+    wholes = []
+    for branch in _branches(list(_pieces(pattern))):
+        starts, ends = branch[:1] == ["^"], branch[-1:] == ["$"]
+        body = branch[starts : len(branch) - ends]
+        if "^" in body or "$" in body:
+            raise PatternError("has an anchor in its middle; ^ and $ can stand at the ends of its alternatives only")
+        text = "".join(_rewritten(piece, anything, is_json) for piece in body)
+        wholes.append(f"{'' if starts else anything + '*'}(?:{text}){'' if ends else anything + '*'}")
+    return f"^(?:{'|'.join(wholes)})$"
+
+
+def bounded_pattern(pattern: str, least: int, most: int | None) -> str:
+    """The pattern for strings of `least` to `most` characters, where it is one repeated character or class.
+
+    Raises:
+        PatternError: it is anything else, and a grammar cannot count what it matches.
+    """
+    found = re.fullmatch(r"\^(\[(?:[^\]\\]|\\.)+\]|\\[dwsDWS]|\.|[A-Za-z0-9])([+*]|\{\d+(?:,\d*)?\})\$", pattern)
+    if found is None:
+        raise PatternError(
+            "stands beside minLength or maxLength, which a grammar can count for one repeated class only"
+        )
+    low, high = {"+": (1, None), "*": (0, None)}.get(found[2]) or _counts_of(found[2])
+    highest = [bound for bound in (high, most) if bound is not None]
+    bound = min(highest) if highest else None
+    return f"^{found[1]}{{{max(low, least)},{'' if bound is None else bound}}}$"
+
+
+def _pieces(pattern: str) -> Iterator[str]:
+    """The tokens of an expression: escapes, classes, openings of groups, counts, single characters."""
+    at = 0
+    while at < len(pattern):
+        piece = _piece(pattern, at)
+        _check_piece(piece)
+        yield piece
+        at += len(piece)
+
+
+def _piece(pattern: str, at: int) -> str:
+    char = pattern[at]
+    if char == "\\":
+        found = re.compile(r"\\(?:u\{[0-9a-fA-F]+\}|u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL).match(pattern, at)
+        if found is None:
+            raise PatternError("ends in a backslash")
+        return found[0]
+    if char == "[":
+        found = re.compile(r"\[\^?(?:[^\]\\]|\\.)+\]", re.DOTALL).match(pattern, at)
+        if found is None:
+            raise PatternError("has a class of characters that is empty or does not end")
+        return found[0]
+    if char == "(":
+        found = re.compile(r"\((?:\?(?:P?<\w+>|<?[=!]|[^)]?))?").match(pattern, at)
+        assert found is not None
+        return found[0]
+    if char == "{":
+        found = _COUNTS.match(pattern, at)
+        return found[0] if found is not None else char
+    return char
+
+
+def _check_piece(piece: str) -> None:
+    if piece.startswith("\\") and piece[1] in _REFUSED_ESCAPES:
+        raise PatternError(f"has {piece}, {_REFUSED_ESCAPES[piece[1]]}, which a grammar does not know")
+    if piece in _REFUSED_GROUPS:
+        raise PatternError(f"{_REFUSED_GROUPS[piece]} ({piece}...), which a grammar cannot do")
+    if piece.startswith("(?") and not re.fullmatch(r"\(\?(?::|P?<\w+>)", piece):
+        raise PatternError(f"has a group that begins with {piece!r}, which a grammar does not know")
+    if piece.startswith("[") and any(name in piece for name in (r"\p", r"\P", r"\b")):
+        raise PatternError(f"has the class {piece}, with an escape that a grammar does not know there")
+    if piece.startswith("{") and len(piece) > 1:
+        low, high = _counts_of(piece)
+        if max(low, high or 0) > MAX_REPEATS:
+            raise PatternError(f"repeats {piece}; at most {MAX_REPEATS} times can be counted")
+
+
+def _counts_of(piece: str) -> tuple[int, int | None]:
+    found = _COUNTS.fullmatch(piece)
+    assert found is not None, piece
+    low = int(found[1])
+    if found[2] is None:
+        return low, low
+    return low, int(found[2]) if found[2] else None
+
+
+def _branches(pieces: list[str]) -> list[list[str]]:
+    """Split at the bars that stand in no group."""
+    branches: list[list[str]] = [[]]
+    depth = 0
+    for piece in pieces:
+        depth += piece.startswith("(") - (piece == ")")
+        if piece == "|" and depth == 0:
+            branches.append([])
+        else:
+            branches[-1].append(piece)
+    return branches
+
+
+def _rewritten(piece: str, anything: str, is_json: bool) -> str:
+    if piece == ".":
+        return anything
+    if piece == "{":
+        return r"\{"
+    if re.match(r"\(\?P?<", piece):
+        return "("
+    if not is_json:
+        return piece
+    if piece in ('"', r"\""):
+        return r'(?:\\")'
+    if piece == "\\\\":
+        return r"(?:\\\\)"
+    if piece.startswith("\\") and piece[1:] in _CONTROLS:
+        return f"(?:{_CONTROLS[piece[1:]]})"
+    return piece
