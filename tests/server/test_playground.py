@@ -5,6 +5,7 @@ By default what a person does most is tried, for a page costs a second; the rest
 
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -351,6 +352,35 @@ def test_a_conversation_outlives_a_reload_and_can_be_changed(browser: Browser, l
         page.get_by_role("button", name="New chat").click()
         page.get_by_role("heading", name="Ask the model something").wait_for()
     assert len(up.engine.requests) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stored", ["{", "7", "[null]", '[{"role": "assistant"}]', '{"tools": 3}'])
+def test_what_another_version_has_stored_does_no_harm(browser: Browser, live: Server, stored: str) -> None:
+    with live("x" + EOS) as up, browser.page(up.url) as page:
+        for name in ("turns", "settings", "theme", "panel"):
+            page.evaluate("([name, text]) => localStorage.setItem(`benthic.${name}`, text)", [name, stored])
+        page.reload()
+        page.get_by_role("button", name="Think it over").wait_for()
+        say(page, "Hi")
+        wait_for_end(page)
+
+
+@pytest.mark.nightly
+def test_a_request_can_be_taken_along_as_a_command(browser: Browser, live: Server) -> None:
+    permissions = ["clipboard-read", "clipboard-write"]
+    with live("It's fine." + EOS) as up, browser.page(up.url, permissions=permissions) as page:
+        say(page, 'What\'s the "matter"?')
+        wait_for_end(page)
+        page.locator("#set-seed").fill("7")
+        page.get_by_role("button", name="Request").click()
+        shown(page, "Copied")
+        command = page.evaluate("navigator.clipboard.readText()")
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True, timeout=30)
+        assert json.loads(done.stdout)["choices"][0]["message"]["content"] == "It's fine."
+    by_page, by_command = up.engine.requests
+    assert by_command.prompt_ids == by_page.prompt_ids
+    assert by_command.params.seed == by_page.params.seed, "with the settings that it was sent with"
 
 
 @pytest.mark.nightly

@@ -78,17 +78,15 @@ export class AnswerView {
 
   /** Shows the turn as it is now. `results` maps call ids to the texts that answered them. */
   update(results) {
-    const { turn } = this;
-    const isFinal = FINAL.has(turn.phase);
-    this.node.dataset.phase = turn.phase;
+    const isFinal = FINAL.has(this.turn.phase);
+    this.#showCalls(results, isFinal);
+    if (this.#finalShown) return; // only a call's result can still come
+    this.#finalShown = isFinal;
+    this.node.dataset.phase = this.turn.phase;
     this.#showThinking(isFinal);
     this.#showAnswer(isFinal);
-    this.#showCalls(results, isFinal);
     this.#showFoot(isFinal);
-    if (isFinal && !this.#finalShown) {
-      this.#finalShown = true;
-      this.#notes.replaceChildren(...this.#noteList());
-    }
+    if (isFinal) this.#notes.replaceChildren(...this.#noteList());
   }
 
   /** Puts the cursor where a tool's result is wanted. */
@@ -207,6 +205,8 @@ export class AnswerView {
 function footParts(turn) {
   const parts = summaryParts(turn);
   if (PHASE[turn.phase]) parts.unshift(PHASE[turn.phase]);
+  const waited = Math.floor((performance.now() - turn.at.sent) / 1000);
+  if (turn.phase === "waiting" && waited >= 2) parts.push(`${waited} s`);
   return parts.length ? parts : ["No answer"];
 }
 

@@ -14,6 +14,7 @@ const MAX_STORED_CHARACTERS = 2_000_000;
  */
 export class Conversation extends EventTarget {
   #abort = null;
+  #bodies = new WeakMap();
 
   /** @param {{settings: () => object, model: () => string|undefined, stream?: typeof streamChat}} sources */
   constructor({ settings, model, stream = streamChat }) {
@@ -80,8 +81,12 @@ export class Conversation extends EventTarget {
     this.#store();
   }
 
-  /** The body that leads to a reply, with the settings of now. */
+  /** The body that led to a reply; after a reload, with the settings of now. */
   bodyOf(turn) {
+    return this.#bodies.get(turn) ?? this.#newBody(turn);
+  }
+
+  #newBody(turn) {
     return toBody(this.#model(), this.#settings(), this.turns.slice(0, this.turns.indexOf(turn)));
   }
 
@@ -98,7 +103,9 @@ export class Conversation extends EventTarget {
     this.#tell("turns");
     this.#tell("busy");
     try {
-      for await (const chunk of this.#stream(this.bodyOf(turn), abort.signal)) {
+      const body = this.#newBody(turn);
+      this.#bodies.set(turn, body);
+      for await (const chunk of this.#stream(body, abort.signal)) {
         applyChunk(turn, chunk, performance.now());
         this.#tell("turn", turn);
       }
@@ -143,9 +150,19 @@ function unexpected(error) {
   });
 }
 
+const hasTexts = (turn, names) => names.every((name) => typeof turn[name] === "string");
+
+/** Whether this version of the page can show it: another one may have stored it. */
+function isTurn(turn) {
+  if (turn?.role === "user") return hasTexts(turn, ["id", "text"]);
+  if (turn?.role === "tool") return hasTexts(turn, ["id", "text", "callId"]);
+  const isReply = turn?.role === "assistant" && hasTexts(turn, ["id", "phase", "reasoning", "content"]);
+  return isReply && Array.isArray(turn.calls) && Array.isArray(turn.callErrors) && typeof turn.at?.sent === "number";
+}
+
 /** Turns as they were stored. A reply that was running when the page went away has been stopped by that. */
 function restoreTurns(stored) {
-  if (!Array.isArray(stored)) return [];
+  if (!Array.isArray(stored) || !stored.every(isTurn)) return [];
   return stored.map((turn) =>
     turn.role === "assistant" && !FINAL.has(turn.phase) ? { ...turn, phase: "stopped" } : turn,
   );

@@ -25,7 +25,7 @@ export class Transcript {
     );
     this.#scroller = el(
       "div",
-      { class: "scroller", tabIndex: -1 },
+      { class: "scroller", tabIndex: 0, role: "region", "aria-label": "Conversation" },
       el("div", { class: "column" }, this.#welcome, this.#list),
     );
     this.node = el("div", { class: "transcript" }, this.#scroller, this.#jump);
@@ -33,6 +33,7 @@ export class Transcript {
     conversation.addEventListener("turns", () => this.#sync());
     conversation.addEventListener("turn", (event) => this.#schedule(event.detail));
     new ResizeObserver(() => this.#follow()).observe(this.#list);
+    setInterval(() => this.#drawWaiting(), 1000);
     this.#sync();
   }
 
@@ -95,6 +96,12 @@ export class Transcript {
     const results = this.#results();
     for (const id of this.#dirty) this.#views.get(id)?.update(results);
     this.#dirty.clear();
+  }
+
+  /** While nothing comes, what the last turn says of its waiting still changes. */
+  #drawWaiting() {
+    const last = this.#conversation.turns.at(-1);
+    if (this.#conversation.isBusy && last?.phase === "waiting") this.#schedule(last);
   }
 
   #noteScroll() {

@@ -7,32 +7,46 @@ const KEPT_MS = 15 * 60 * 1000;
 /** Rates and quantiles look back so far: long enough for a few requests, short enough to follow a change. */
 const LOOK_BACK_MS = 15_000;
 
+/**
+ * From a sample and an earlier one, at most LOOK_BACK_MS before it (null at first), to a number or null.
+ * @typedef {(now: object, before: object|null) => number|null} Figure
+ */
+
 export class History {
+  /** @param {Figure[]} figures computed once for each sample; the samples themselves are soon forgotten */
+  constructor(figures) {
+    this.#series = new Map(figures.map((figure) => [figure, []]));
+  }
+
+  #series;
   /** @type {{at: number, samples: Map<string, object[]>}[]} */
-  points = [];
+  #recent = [];
 
   /** Takes one answer of /metrics. */
   push(text, at) {
-    this.points.push({ at, samples: parseMetrics(text) });
-    while (this.points[0].at < at - KEPT_MS) this.points.shift();
+    const now = { at, samples: parseMetrics(text) };
+    this.#recent = this.#recent.filter((sample) => sample.at >= at - LOOK_BACK_MS);
+    const before = this.#recent[0] ?? null;
+    this.#recent.push(now);
+    for (const [figure, points] of this.#series) {
+      if (before === null && points.length) points.push({ at: at - 1, value: null }); // a line does not cross a gap
+      points.push({ at, value: figure(now, before) });
+      while (points[0].at < at - KEPT_MS) points.shift();
+    }
   }
 
+  /** The last sample, or null. */
   get latest() {
-    return this.points.at(-1) ?? null;
+    return this.#recent.at(-1) ?? null;
   }
 
   /**
-   * One value for each point.
-   * @param {(now: object, before: object|null) => number|null} figure
+   * One value for each sample of the last KEPT_MS.
+   * @param {Figure} figure one of those given at first
    * @returns {{at: number, value: number|null}[]}
    */
   series(figure) {
-    let before = 0;
-    return this.points.map((point, index) => {
-      while (before < index && this.points[before].at < point.at - LOOK_BACK_MS) before += 1;
-      const past = before < index ? this.points[before] : null;
-      return { at: point.at, value: figure(point, past) };
-    });
+    return this.#series.get(figure);
   }
 }
 

@@ -61,7 +61,7 @@ export class MetricsPage {
     new ResizeObserver(() => this.#draw()).observe(this.#grid);
   }
 
-  #history = new History();
+  #history = new History([...TILES, ...CHARTS.flatMap(({ lines }) => lines)].map(({ figure }) => figure));
   #charts = new Map();
   #tiles;
   #pause;
