@@ -1,5 +1,6 @@
 """Whatever a client sends, the answer is a 200 or a refusal, and the next request is served."""
 
+import copy
 import json
 import random
 from typing import Any
@@ -164,9 +165,9 @@ def mutate(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
         elif kind == 1 and isinstance(target, list):
             target.insert(key, target[key])
         elif kind == 2 and isinstance(target, dict):
-            target[rng.choice(("role", "content", "type", "name", "zz", ""))] = rng.choice(ODD_VALUES)
+            target[rng.choice(("role", "content", "type", "name", "zz", ""))] = copy.deepcopy(rng.choice(ODD_VALUES))
         else:
-            target[key] = rng.choice(ODD_VALUES)
+            target[key] = copy.deepcopy(rng.choice(ODD_VALUES))
         if not places(body):
             break
     return body

@@ -108,6 +108,26 @@ async def test_tokenize_and_detokenize_are_inverse(scripted: Any, tokenizer: Tok
             assert (await up.post(path, **body)).status_code == 400
 
 
+async def test_the_prompt_of_a_chat_can_be_tokenized(scripted: Any, tokenizer: Tokenizer) -> None:
+    async with scripted("a" + EOS) as up:
+        answer = await up.json("/tokenize", messages=ASK, thinking=False, return_token_strs=True)
+        await up.json(CHAT, messages=ASK, thinking=False)
+        assert answer["tokens"] == list(up.engine.requests[0].prompt_ids)
+        assert answer["token_strs"] == [tokenizer.token(token_id) for token_id in answer["tokens"]]
+        assert (await up.post("/tokenize", messages=[])).status_code == 400
+        assert "token_strs" not in await up.json("/tokenize", prompt="a")
+
+
+async def test_a_completion_begins_a_document_only_when_asked_to(scripted: Any, tokenizer: Tokenizer) -> None:
+    async with scripted("a" + EOS) as up:
+        for fields in ({}, {"add_special_tokens": True}, {"prompt": [5, 6], "add_special_tokens": True}):
+            await up.json("/v1/completions", **{"prompt": "one", **fields})
+        plain, begun, ids = (list(request.prompt_ids) for request in up.engine.requests)
+        assert plain == tokenizer.encode("one")
+        assert begun == [tokenizer.bos_token_id, *plain]
+        assert ids == [5, 6]
+
+
 async def test_harnesses_learn_the_special_tokens(scripted: Any, tokenizer: Tokenizer) -> None:
     async with scripted("a" + EOS) as up:
         info = (await up.client.get("/tokenizer_info")).json()

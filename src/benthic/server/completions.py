@@ -157,9 +157,10 @@ def _read_prompts(service: Service, fields: Fields) -> tuple[tuple[int, ...], ..
     if len(prompts) > service.config.max_choices:
         refuse("prompt", prompt, f"at most {service.config.max_choices} prompts; it has {len(prompts)}")
     places = [f"prompt[{position}]" for position in range(len(prompts))] if prompts is prompt else ["prompt"]
-    return tuple(
-        _prompt_ids(service, item, type(prompts[0]), place) for item, place in zip(prompts, places, strict=True)
-    )
+    kind = type(prompts[0])
+    # Ids are continued as they stand; a text begins a document only where its sender says so.
+    start = (service.tokenizer.bos_token_id,) if fields.boolean("add_special_tokens") and kind is str else ()
+    return tuple(start + _prompt_ids(service, item, kind, place) for item, place in zip(prompts, places, strict=True))
 
 
 def _prompt_ids(service: Service, prompt: Any, kind: Any, place: str) -> tuple[int, ...]:

@@ -1,25 +1,42 @@
 """/tokenize, /detokenize and /tokenizer_info: the served model's vocabulary over HTTP."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from benthic.server.body import read_object
 from benthic.server.fields import Fields, check_token_ids, refuse
 from benthic.server.service import Service
+from benthic.server.text_choice import token_text
 from benthic.text.tokenizer import BOS, EOS
 
 
 async def tokenize(service: Service, request: Request) -> Response:
     """{"prompt": text, "add_special_tokens": bool} -> {"tokens", "count", "max_model_len"}.
 
-    Control spellings in the text stay text. `add_special_tokens` puts the BOS token in front.
+    Control spellings in the text stay text. `add_special_tokens` puts the BOS token in front. With `messages` in place
+    of `prompt` the body is that of a chat, and the tokens are its prompt. `return_token_strs` adds their spellings.
     """
-    fields = Fields(await read_object(request, service.config, service.intake))
-    text = fields.text("prompt")
-    ids = await service.intake.run(text, service.tokenizer.encode, text)
-    if fields.boolean("add_special_tokens"):
-        ids = [service.tokenizer.bos_token_id, *ids]
-    return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": service.context_len})
+    body = await read_object(request, service.config, service.intake)
+    if "messages" in body:
+        with_strings = Fields({"return_token_strs": body.pop("return_token_strs", None)}).boolean("return_token_strs")
+        ids = await service.intake.run(body, _chat_ids, service, body)
+    else:
+        fields = Fields(body)
+        with_strings = fields.boolean("return_token_strs")
+        text = fields.text("prompt")
+        ids = await service.intake.run(text, service.tokenizer.encode, text)
+        if fields.boolean("add_special_tokens"):
+            ids = [service.tokenizer.bos_token_id, *ids]
+    answer = {"tokens": ids, "count": len(ids), "max_model_len": service.context_len}
+    if with_strings:
+        answer["token_strs"] = [token_text(service.tokenizer, token_id) for token_id in ids]
+    return JSONResponse(answer)
+
+
+def _chat_ids(service: Service, body: dict[str, Any]) -> list[int]:
+    return service.prompts.render("chat", body).encode(service.tokenizer)
 
 
 async def detokenize(service: Service, request: Request) -> Response:

@@ -25,7 +25,7 @@ _THINKING = frozenset(
 
 _COMPLETION_FIELDS = frozenset(
     ("prompt", "suffix", "echo", "best_of", "n", "max_tokens", "logprobs", "stop", "stream", "stream_options")
-    + ("include_stop_str_in_output", "response_format", "max_completion_tokens")
+    + ("include_stop_str_in_output", "add_special_tokens", "response_format", "max_completion_tokens")
 )
 """Of plain completions, beside what all endpoints have; the last two have refusals of their own there."""
 

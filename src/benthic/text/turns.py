@@ -91,4 +91,9 @@ def _messages_turn(turn: dict[str, Any], path: str) -> dict[str, Any]:
     if role not in ("user", "assistant", "system"):
         refuse(f"{path}.role", role, "one of user, assistant, system")
     check_text_only(turn, path)
+    content = turn.get("content")
+    if role == "assistant" and isinstance(content, list):
+        # Nobody but the server that hid it can read it; without it, a conversation begun there can go on here.
+        shown = [part for part in content if not (isinstance(part, dict) and part.get("type") == "redacted_thinking")]
+        return {**turn, "content": shown if shown or not content else ""}
     return turn
