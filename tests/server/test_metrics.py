@@ -19,7 +19,7 @@ EXPECTED = """
     inter_token_latency_seconds e2e_request_latency_seconds queue_time_seconds num_retracted_reqs_total
     num_aborted_requests_total spec_accept_length spec_accept_rate evicted_tokens_total prefetched_tokens_total
     backuped_tokens_total load_back_duration_seconds kv_transfer_latency_ms is_cuda_graph new_token_ratio
-    weight_load_duration_seconds
+    weight_load_duration_seconds grammar_compilation_time_seconds
 """
 """Names that users of other servers look for: shown, or on the list of those that are not."""
 STATS = EngineStats(**{field.name: 2 * i + 3 for i, field in enumerate(fields(EngineStats))})
