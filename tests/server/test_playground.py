@@ -95,6 +95,7 @@ def test_a_tool_is_defined_called_and_answered(browser: Browser, live: Server, t
         page.get_by_label("Name", exact=True).fill("get_weather")
         page.get_by_label("Description").fill("The weather of a city")
         page.get_by_label("Parameters").fill('{"type": "object", "properties": {"city": {"type": "string"}}}')
+        page.get_by_label("Strict").check()
         keep(page, "tool-dialog")
         page.get_by_role("button", name="Save tool").click()
         say(page, "How is Paris?")
@@ -109,6 +110,7 @@ def test_a_tool_is_defined_called_and_answered(browser: Browser, live: Server, t
         wait_for_end(page)
         assert page.locator(".call-state").inner_text() == "answered"
         keep(page, "tool-result")
+    assert up.engine.requests[0].params.grammar is not None, "it is strict"
     first, second = (tokenizer.decode(list(request.prompt_ids)) for request in up.engine.requests)
     assert "The weather of a city" in first
     assert "19 degrees" in second

@@ -74,9 +74,14 @@ function tools({ tools: all, toolChoice }) {
   const named = offered.some((tool) => tool.name === toolChoice);
   const choice = named ? { type: "function", function: { name: toolChoice } } : toolChoice;
   return {
-    tools: offered.map(({ name, description, parameters }) => ({
+    tools: offered.map(({ name, description, parameters, isStrict }) => ({
       type: "function",
-      function: { name, ...(description ? { description } : {}), parameters: JSON.parse(parameters) },
+      function: {
+        name,
+        ...(description ? { description } : {}),
+        parameters: JSON.parse(parameters),
+        ...(isStrict ? { strict: true } : {}),
+      },
     })),
     ...(choice === "auto" || (!named && !["none", "required"].includes(choice)) ? {} : { tool_choice: choice }),
   };

@@ -93,8 +93,12 @@ export const CHARTS = [
     lines: [{ label: "accepted", color: "a", figure: draftShare }],
   },
   {
+    ...latency("Grammars", "grammar_compilation_time_seconds", "to compile a new one"),
+    isHidden: (point) => !sum(point, "grammar_compilation_time_seconds_count"),
+  },
+  {
     title: "Answers",
-    note: "HTTP requests a second",
+    note: "requests a second, probes left out",
     needs: "requests_total",
     format: short,
     lines: [

@@ -30,6 +30,7 @@ export class ToolDialog {
       type: "text",
       placeholder: "What it does, and when to call it",
     });
+    this.#strict = el("input", { id: "tool-strict", type: "checkbox" });
     const parameters = {
       id: "tool-parameters",
       label: "Parameters (JSON schema)",
@@ -60,6 +61,12 @@ export class ToolDialog {
         el("div", { class: "setting" }, el("label", { htmlFor: "tool-description" }, "Description"), this.#description),
         this.#parameters.node,
         el(
+          "div",
+          { class: "check" },
+          this.#strict,
+          el("label", { htmlFor: "tool-strict" }, "Strict: arguments keep to the schema"),
+        ),
+        el(
           "footer",
           { class: "dialog-foot" },
           el("button", { type: "button", onClick: () => this.node.close() }, "Cancel"),
@@ -76,6 +83,7 @@ export class ToolDialog {
   #nameProblem;
   #description;
   #parameters;
+  #strict;
   #text = "";
   #taken = [];
   #edited = null;
@@ -83,13 +91,14 @@ export class ToolDialog {
   /**
    * @param {object|null} tool null for a new one
    * @param {string[]} taken names of the other tools
-   * @returns {Promise<object|null>} name, description and parameters as they were saved, or null
+   * @returns {Promise<object|null>} the tool as it was saved, or null
    */
   open(tool, taken) {
     this.#title.textContent = tool ? `Edit ${tool.name}` : "New tool";
     tool ??= EMPTY;
     this.#name.value = tool.name;
     this.#description.value = tool.description;
+    this.#strict.checked = tool.isStrict === true;
     this.#text = tool.parameters;
     this.#taken = taken;
     this.#edited = null;
@@ -111,7 +120,12 @@ export class ToolDialog {
       this.node.querySelector('[aria-invalid="true"]')?.focus();
       return;
     }
-    this.#edited = { name, description: this.#description.value.trim(), parameters: this.#text };
+    this.#edited = {
+      name,
+      description: this.#description.value.trim(),
+      parameters: this.#text,
+      isStrict: this.#strict.checked,
+    };
   }
 
   #showNameProblem(problem) {
