@@ -158,3 +158,32 @@ def _merge_messages(frames: list[Frame]) -> Said:
             said.errors = data["delta"].get("tool_call_errors", [])
     assert (frames[0][0], frames[-1][0], open_block) == ("message_start", "message_stop", None)
     return said
+
+
+async def both_ways(up: Any, protocol: str, **body: Any) -> Said:
+    """The answer of a running server, the same streamed and whole."""
+    options = {"stream_options": {"include_usage": True}} if protocol == "chat" else {}
+    response = await up.post(ROUTES[protocol], **body, **options, stream=True)
+    assert response.status_code == 200, response.text
+    streamed = merge(protocol, parse_frames(response.text))
+    whole = read_body(protocol, await up.json(ROUTES[protocol], **body))
+    if protocol == "messages":
+        whole.calls = as_sent(whole.calls, streamed.calls)
+    assert streamed == whole
+    return streamed
+
+
+def as_sent(whole: list[tuple[str, str]], streamed: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Calls of a whole Messages reply, where arguments are parsed if they can be, in the words of the stream."""
+    for (name, arguments), (name_sent, sent) in zip(whole, streamed, strict=True):
+        assert name == name_sent
+        assert json.loads(arguments) == (json.loads(sent or "{}") if is_object(sent) else {})
+    return streamed
+
+
+def is_object(arguments: str) -> bool:
+    """Whether a call with these arguments can be carried out."""
+    try:
+        return isinstance(json.loads(arguments or "{}"), dict)
+    except ValueError:
+        return False

@@ -1,4 +1,7 @@
-"""Whatever an answer says, in whatever tokens, at whatever pace: every client reads the same, and no markup."""
+"""Whatever an answer says, in whatever tokens, at whatever pace: every client reads the same, and no markup.
+
+Known failures of the kind parsing: B103, B108, B110, B114, B116.
+"""
 
 import json
 import random
@@ -12,7 +15,7 @@ import pytest
 from benthic.text import PromptEncoder, ReplyStream, Tokenizer
 from benthic.text.prompt import Prompt
 from benthic.text.protocol_fields import MAX_TOKENS_FIELD
-from tests.server.merged import ROUTES, Frame, Said, merge, parse_frames, read_body
+from tests.server.merged import ROUTES, Frame, Said, as_sent, is_object, merge, parse_frames, read_body
 from tests.server.scripted_engine import TINY, Script
 from tests.server.slow_reader import read_slowly
 from tests.server.transcripts import CONTROL, DSML, Speller, Transcript, make_transcripts
@@ -53,16 +56,10 @@ def read(prompt: Prompt, ids: Sequence[int], *, is_cut: bool = False) -> tuple[S
 
 def check(transcript: Transcript, protocol: str, streamed: Said, plain: Said) -> None:
     """The laws of one reply."""
-    if protocol == "messages":  # the whole reply has arguments parsed; where they cannot be, an empty object
-        for (name, arguments), (name_whole, whole) in zip(streamed.calls, plain.calls, strict=True):
-            assert name == name_whole
-            if _is_object(arguments):
-                assert json.loads(arguments or "{}") == json.loads(whole)
-            else:
-                assert whole == "{}"
-        plain = Said(plain.reasoning, plain.content, streamed.calls, plain.finish, plain.errors, plain.usage)
+    if protocol == "messages":
+        plain.calls = as_sent(plain.calls, streamed.calls)
     assert streamed == plain
-    broken = [name for name, arguments in streamed.calls if not _is_object(arguments)]
+    broken = [name for name, arguments in streamed.calls if not is_object(arguments)]
     assert [error["name"] for error in streamed.errors if error["message"] != "this request offers no tools"] == broken
     if not transcript.tools:
         assert not streamed.calls
@@ -73,13 +70,6 @@ def check(transcript: Transcript, protocol: str, streamed: Said, plain: Said) ->
         reserved = (*CONTROL, *(REST_OF_TAGS if transcript.kind not in ("damaged", "look-alike") else ()))
         assert not [token for token in reserved if token in shown], shown
         assert transcript.kind == "look-alike" or not streamed.content.endswith(("<" + DSML[:1], "</" + DSML[:1]))
-
-
-def _is_object(arguments: str) -> bool:
-    try:
-        return isinstance(json.loads(arguments or "{}"), dict)
-    except ValueError:
-        return False
 
 
 MESSAGES_ENDS = ("end_turn", "max_tokens", "stop_sequence")
@@ -97,7 +87,7 @@ def agree(first: Said, other: Said) -> None:
         assert name == name_first
         # Anthropic's clients are spared what is no beginning of JSON.
         assert arguments == whole or (
-            other.finish in MESSAGES_ENDS and not _is_object(whole) and whole.startswith(arguments)
+            other.finish in MESSAGES_ENDS and not is_object(whole) and whole.startswith(arguments)
         )
     assert [error["name"] for error in other.errors] == [error["name"] for error in first.errors]
     assert other.finish in FINISHES[str(first.finish)]

@@ -26,6 +26,8 @@ _INNER = ("invoke", "parameter")
 _MAX_TAG_LEN = 256
 _CALLED = re.compile(r'invoke name="([^"]*)"')
 _NO_TAG = re.compile(r"[<\n]")
+_UNENDED = re.compile(r"([a-z_]+)(\n.*)\Z", re.DOTALL)
+"""A tag of one word whose end was forgotten."""
 _MAY_BEGIN_TAG = re.compile(r"\s*(</?)?\Z")
 
 
@@ -139,6 +141,9 @@ class MarkupReader(Generic[Entry]):
             tag.pieces.append(piece)
             tag.inside += piece.text
             inside, end, rest = tag.inside.partition(">")
+            forgotten = _UNENDED.match(inside)
+            if forgotten is not None:
+                inside, end, rest = forgotten[1], ">", forgotten[2] + end + rest
             if end:
                 self._tag = None
                 return self._complete(tag, inside, rest)

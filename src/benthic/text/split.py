@@ -17,7 +17,7 @@ this file takes those fields out, checks them, and rewrites the body to what the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -216,13 +216,18 @@ def _normalise(body: dict[str, Any]) -> None:
     read_boolean(body, "stream")
     read_boolean(body, "parallel_tool_calls")
     if "stop" in body:
-        body["stop"] = list(read_strings(body, "stop", MAX_STOPS))
+        body["stop"] = _longest_first(read_strings(body, "stop", MAX_STOPS))
     if "stop_sequences" in body:
-        body["stop_sequences"] = list(read_strings(body, "stop_sequences", MAX_STOPS))
+        body["stop_sequences"] = _longest_first(read_strings(body, "stop_sequences", MAX_STOPS))
     if "top_logprobs" in body:
         body["top_logprobs"] = read_integer(body, "top_logprobs", 0, 20)
     if "logprobs" in body:
         body["logprobs"] = read_boolean(body, "logprobs")
+
+
+def _longest_first(strings: Sequence[str]) -> list[str]:
+    """Of strings that end at the same place the recipe takes the first; it shall be the one that begins first."""
+    return sorted(strings, key=len, reverse=True)
 
 
 def _take_max_tokens(protocol: Protocol, body: dict[str, Any]) -> int | None:
