@@ -12,7 +12,7 @@ from benthic.text import PromptEncoder, ReplyStream, Tokenizer
 from benthic.text.json_prefix import JsonPrefix
 from benthic.text.tokenizer import ASSISTANT, DSML, END_THINK, EOS, THINK, USER
 from tests.server.merged import CHAT, ROUTES, both_ways, parse_frames
-from tests.server.scripted_engine import TINY, Script
+from tests.server.scripted_engine import Script
 from tests.server.transcripts import Speller
 
 pytestmark = pytest.mark.anyio
