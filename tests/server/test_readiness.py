@@ -11,6 +11,7 @@ from benthic.engine.engine import Engine
 from benthic.engine.start_report import Feature, StartReport, features_of
 from benthic.models.transformer import Transformer
 from benthic.server.config import ServerConfig
+from benthic.server.summary import features_of_server
 from tests.server.conftest import build, running
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +70,7 @@ async def test_server_info_shows_how_it_was_started_and_no_key(scripted: Any) ->
         assert "client secret" not in shown.text and "boss" not in shown.text
         info = shown.json()
         assert info["server"]["drain_s"] == 7.0
-        assert info["start"]["features"] == [{"name": "drafts", "is_on": False, "reason": "none"}]
+        assert info["start"]["features"][0] == {"name": "drafts", "is_on": False, "reason": "none"}
         assert (await up.client.get("/ready")).json()["warmed"] == ["a prompt"]
 
 
@@ -102,3 +103,30 @@ def test_b190_the_summary_has_one_line_a_feature_with_its_state_and_the_reason(
     assert found.is_on is is_on
     assert reason in found.reason
     assert found.line().startswith(f"{name:<18}{'on ' if is_on else 'off'}  ")
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "is_on", "reason"),
+    [
+        ({}, "conversations", True, "messages"),
+        ({}, "client keys", False, "everybody on this machine may send requests"),
+        ({"host": "0.0.0.0"}, "client keys", False, "whatever network reaches 0.0.0.0"),
+        ({"api_key": "a", "api_keys": ("b",)}, "client keys", True, "2 set"),
+        ({}, "control routes", False, "server.admin_key is not set"),
+        ({"admin_key": "boss"}, "control routes", True, "server.admin_key is set"),
+        ({"cors_origins": ("https://a.example",)}, "other origins", True, "https://a.example"),
+        ({"engine_in_process": True}, "standby", False, "takes the server along"),
+        ({"standby": False}, "standby", False, "server.standby is false"),
+    ],
+)
+async def test_b190_the_summary_says_what_is_offered_and_to_whom(
+    scripted: Any, config: dict[str, Any], name: str, is_on: bool, reason: str
+) -> None:
+    async with scripted("one", **config) as up:
+        features = features_of_server(up.service)
+    names = [feature.name for feature in features]
+    assert len(names) == len(set(names))
+    [found] = [feature for feature in features if feature.name == name]
+    assert found.is_on is is_on
+    assert reason in found.reason
+    assert "boss" not in found.line()

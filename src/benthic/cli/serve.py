@@ -52,13 +52,14 @@ def serve(
     say(f"loading {model} ...")
     from benthic.server.app import create_app
     from benthic.server.launch import DrainingServer
+    from benthic.server.summary import features_of_server
 
     choice = ModelChoice(model=model, device=device, dtype=dtype, numerics=numerics)
     service = open_service(choice, server=options.server, engine=options.engine)
     if service.facts.budget:
         say(service.facts.budget)
-    for line in service.facts.start.lines():
-        say(line)
+    for feature in features_of_server(service):
+        say(feature.line())
     has_key = bool(options.server.all_api_keys)
     DrainingServer(
         create_app(service),

@@ -35,10 +35,6 @@ class StartReport:
     weight_load_s: float = 0.0
     warm_up_s: float = 0.0
 
-    def lines(self) -> list[str]:
-        """The summary, one line a feature."""
-        return [feature.line() for feature in self.features]
-
 
 def features_of(model: "Transformer", config: "EngineConfig", overlap_steps: int) -> tuple[Feature, ...]:
     """The features of an engine over this model."""

@@ -19,6 +19,7 @@ from benthic.server.calls import control_handler, done
 from benthic.server.fields import Fields, refuse
 from benthic.server.profile_routes import PROFILE_PATHS, add_profile_routes
 from benthic.server.service import Service
+from benthic.server.summary import features_of_server
 from benthic.server.weight_routes import WEIGHT_PATHS, add_weight_routes
 
 _MODES: dict[str, PauseMode] = {"abort": "abort", "keep": "keep", "in_place": "keep", "retract": "retract"}
@@ -123,7 +124,7 @@ def _info(service: Service) -> dict[str, Any]:
         "budget": facts.budget,
         "engine": asdict(facts.config),
         "server": {name: value for name, value in asdict(service.config).items() if not _is_secret(name)},
-        "start": asdict(facts.start),
+        "start": asdict(facts.start) | {"features": [asdict(feature) for feature in features_of_server(service)]},
         "stats": asdict(engine.stats),
     }
 
