@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import threading
 import time
 from typing import Any
 
@@ -87,6 +88,54 @@ async def test_shutdown_lets_streams_finish_and_turns_new_requests_away(live: An
         assert '"finish_reason":"stop"' in text
         up.thread.join(5)
         assert not up.thread.is_alive()
+
+
+async def test_shutdown_lets_a_request_finish_that_scores_its_prompts_one_after_the_other(live: Any) -> None:
+    with live("one two" + EOS, step_s=0.05) as up:
+        body = {"model": "tiny", "prompt": [[5, 6], [6, 7], [7, 8], [8, 9]], "echo": True, "logprobs": 1}
+        task = asyncio.ensure_future(up.client.post("/v1/completions", json=body))
+        assert await until(lambda: len(up.engine.requests) == 2, 5)
+        up.server.stop()
+        answer = await task
+        assert answer.status_code == 200, answer.text
+        assert len(answer.json()["choices"]) == 4
+        up.thread.join(5)
+        assert not up.thread.is_alive()
+
+
+READ = {
+    CHAT: {"messages": ASK["messages"]},
+    "/v1/completions": {"prompt": "hi"},
+    "/v1/messages": {"messages": ASK["messages"], "max_tokens": 9},
+    "/v1/responses": {"input": "hi"},
+    "/tokenize": {"prompt": "hi"},
+}
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", READ)
+async def test_a_client_that_leaves_while_its_text_is_read_never_reaches_the_engine(
+    live: Any, monkeypatch: pytest.MonkeyPatch, path: str, stream: bool
+) -> None:
+    gate, entered = threading.Event(), threading.Event()
+
+    def slowly(*_: Any) -> Any:
+        entered.set()
+        gate.wait(20)
+        raise AssertionError("nobody is there to hear this")
+
+    body = {"model": "tiny", "stream": stream, **READ[path]}
+    with live("one two") as up:
+        for place in ("text.prompt.PromptEncoder", "server.service.Service", "text.tokenizer.Tokenizer"):
+            monkeypatch.setattr(f"benthic.{place}.encode", slowly)
+        task = asyncio.ensure_future(up.client.post(path, json=body))
+        assert await until(entered.is_set, 5)
+        task.cancel()
+        assert await until(lambda: not up.server.server_state.connections, 5)
+        assert await until(lambda: up.service.intake.held_bytes == 0 and not up.server.server_state.tasks, 1)
+        gate.set()
+        assert up.engine.requests == []
+        assert up.service.channel.num_open == 0
 
 
 async def test_a_stream_that_outlives_the_drain_ends_with_an_error_object(live: Any) -> None:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from benthic.engine.handle import EngineHandle
 from benthic.engine.request import Event, FinalOutput, Request
@@ -136,6 +137,7 @@ class Channel:
         self._cache_watch = cache_watch
         self._max_open = max_open
         self._owners: dict[str, Generation] = {}
+        self._num_admitted = 0
         self._receiver: threading.Thread | None = None
         self._closing = threading.Event()
         self.is_draining = False
@@ -175,15 +177,29 @@ class Channel:
         self._receiver = threading.Thread(target=self._receive, args=(loop,), name="benthic-receiver", daemon=True)
         self._receiver.start()
 
-    def check_room(self, num_sequences: int = 1) -> None:
-        """Refuse before any work is done.
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        """Lasts while a request that has been taken opens its sequences one after the other: a drain waits for it."""
+        self._num_admitted += 1
+        try:
+            yield
+        finally:
+            self._num_admitted -= 1
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request that has been taken is without its answer from the engine."""
+        return not self._owners and not self._num_admitted
+
+    def check_room(self, num_sequences: int = 1, *, is_admitted: bool = False) -> None:
+        """Refuse before any work is done; `is_admitted`: within `admitted`, where a drain is no reason any more.
 
         Raises:
             ApiError: 503 while shutting down, without weights or when the engine is gone, 429 when the
                 server is full.
             RequestError: more sequences than can ever be open at once.
         """
-        if self.is_draining:
+        if self.is_draining and not is_admitted:
             raise shutting_down()
         if not self.engine.is_alive:
             raise engine_gone()
@@ -202,13 +218,13 @@ class Channel:
                 f"and at most {self._max_open} may be open; try again shortly"
             )
 
-    def open(self, requests: Sequence[Request]) -> Generation:
-        """Hand requests to the engine.
+    def open(self, requests: Sequence[Request], *, is_admitted: bool = False) -> Generation:
+        """Hand requests to the engine; `is_admitted` as for `check_room`.
 
         Raises:
             ApiError, RequestError: as `check_room`.
         """
-        self.check_room(len(requests))
+        self.check_room(len(requests), is_admitted=is_admitted)
         generation = Generation(self, requests, self._metrics)
         self._owners |= dict.fromkeys((request.request_id for request in requests), generation)
         try:

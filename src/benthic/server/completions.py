@@ -60,13 +60,14 @@ async def completions(service: Service, request: HttpRequest) -> Response:
     asked = await unless_disconnected(request, service.intake.run(body, parse, service, Fields(body)))
     asked = replace(asked, wishes=owned(asked.wishes, caller_of(request).owner))
     service.channel.check_room(len(asked.prompts) * asked.n if asked.generates else 0)
-    if asked.echo and asked.params[0].logprobs is not None:
-        scores = await unless_disconnected(request, _score_prompts(service, asked))
-    else:
-        scores = [[None] * len(prompt) for prompt in asked.prompts]
-    grammar = await unless_disconnected(request, ready_grammar(service.grammars, asked.grammar))
-    params = tuple(replace(params, grammar=grammar) for params in asked.params)
-    answer = _Answer(service, replace(asked, params=params), scores)
+    with service.channel.admitted():
+        if asked.echo and asked.params[0].logprobs is not None:
+            scores = await unless_disconnected(request, _score_prompts(service, asked))
+        else:
+            scores = [[None] * len(prompt) for prompt in asked.prompts]
+        grammar = await unless_disconnected(request, ready_grammar(service.grammars, asked.grammar))
+        params = tuple(replace(params, grammar=grammar) for params in asked.params)
+        answer = _Answer(service, replace(asked, params=params), scores)
     note_tally(request.scope, answer.tally)
     if asked.stream:
         return EventStream(answer.frames(), fail=_failure, close=answer.close)
@@ -210,7 +211,7 @@ class _Answer:
             for _ in range(asked.n)
         ]
         self._finals: dict[int, FinalOutput] = {}
-        self._generation: Generation = service.channel.open(self._requests())
+        self._generation: Generation = service.channel.open(self._requests(), is_admitted=True)
         service.metrics.prompt_tokens.inc(self._usage.prompt_tokens)
 
     @property

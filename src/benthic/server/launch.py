@@ -138,7 +138,7 @@ class DrainingServer(uvicorn.Server):
     async def _wait_until_idle(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._drain_s
-        while self._channel.num_open and loop.time() < deadline:
+        while not self._channel.is_idle and loop.time() < deadline:
             await asyncio.sleep(_DRAIN_POLL_S)
         self._channel.fail_all(cut_off())
         self.should_exit = True

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse, Response
 from benthic.server.body import read_object
 from benthic.server.protocols import converse
 from benthic.server.service import Service
+from benthic.server.streams import unless_disconnected
 from benthic.text.protocol_fields import Protocol
 
 _QUESTION = "What is 347 + 285?"
@@ -49,4 +50,4 @@ def body_example(**example: Any) -> dict[str, Any]:
 async def _count(service: Service, request: Request, protocol: Protocol) -> int:
     """Prompt tokens of a body; nothing of it reaches the engine."""
     body = await read_object(request, service.config, service.intake)
-    return await service.intake.run(body, service.prompts.count, protocol, body)
+    return await unless_disconnected(request, service.intake.run(body, service.prompts.count, protocol, body))

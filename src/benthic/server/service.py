@@ -127,6 +127,8 @@ class Service:
     ) -> list[TokenLogprobs | None]:
         """Log-probabilities of given ids with so many alternatives; None for the first id, which nothing precedes.
 
+        To be called within `channel.admitted`.
+
         Raises:
             ApiError: the engine is full, or failed.
         """
@@ -140,7 +142,7 @@ class Service:
             cache_salt=wishes.cache_salt,
             timeout_s=wishes.timeout_s,
         )
-        generation = self.channel.open([request])
+        generation = self.channel.open([request], is_admitted=True)
         try:
             while not generation.is_done:
                 for _, event in await generation.next_events(self.config.keep_alive_s):

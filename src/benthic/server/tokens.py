@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from benthic.server.body import read_object
 from benthic.server.fields import Fields, check_token_ids, refuse
 from benthic.server.service import Service
+from benthic.server.streams import unless_disconnected
 from benthic.server.text_choice import token_text
 from benthic.text.tokenizer import BOS, EOS
 
@@ -21,12 +22,12 @@ async def tokenize(service: Service, request: Request) -> Response:
     body = await read_object(request, service.config, service.intake)
     if "messages" in body:
         with_strings = Fields({"return_token_strs": body.pop("return_token_strs", None)}).boolean("return_token_strs")
-        ids = await service.intake.run(body, _chat_ids, service, body)
+        ids = await unless_disconnected(request, service.intake.run(body, _chat_ids, service, body))
     else:
         fields = Fields(body)
         with_strings = fields.boolean("return_token_strs")
         text = fields.text("prompt")
-        ids = await service.intake.run(text, service.tokenizer.encode, text)
+        ids = await unless_disconnected(request, service.intake.run(text, service.tokenizer.encode, text))
         if fields.boolean("add_special_tokens"):
             ids = [service.tokenizer.bos_token_id, *ids]
     answer = {"tokens": ids, "count": len(ids), "max_model_len": service.context_len}
