@@ -68,6 +68,7 @@ def test_one_error_names_every_missing_unexpected_and_misshapen_tensor(folder):
 
 
 def test_a_converter_refuses_as_the_loader_does_and_writes_nothing(folder, tmp_path):
+    """B130: a tensor that is missing or unknown stops a conversion."""
     tensors = read_all(folder)
     del tensors["layers.1.attn.indexer.wq_b.weight"]
     write_all(tensors, folder)
@@ -178,6 +179,7 @@ def test_nothing_there_is_said_plainly(tmp_path):
 
 
 def test_exponent_bytes_stored_as_numbers_are_noticed(folder):
+    """B125: scales whose exponent byte was taken for a number are refused, not loaded."""
     tensors = read_all(folder)
     name = "layers.1.attn.wkv.scale"
     tensors[name] = tensors[name].view(torch.uint8).float()

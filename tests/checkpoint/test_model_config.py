@@ -128,6 +128,7 @@ def test_the_spelling_of_transformers_gives_the_same_configuration(yarn, tmp_pat
 
 
 def test_rope_parameters_flat_nested_and_rope_scaling_agree():
+    """B131: three spellings of one configuration."""
     flat = SMALL.to_json()
     yarn = flat.pop("rope_scaling")
     flat["rope_parameters"] = {"rope_type": "yarn", **{k: v for k, v in yarn.items() if k != "type"}}

@@ -75,6 +75,7 @@ def test_official_weights_survive_wider_formats_bit_for_bit(official, layout, we
 
 
 def test_fp4_experts_become_fp8_without_a_change_of_value(tmp_path):
+    """B129: the lossless way from FP4 to FP8 is taken."""
     official = save_checkpoint(random_model(WIDE), tmp_path / "fp4")
     eight = convert(official, tmp_path / "fp8", weights="fp8")
     assert ModelConfig.from_json(eight).expert_dtype == "fp8"
@@ -86,6 +87,7 @@ def test_fp4_experts_become_fp8_without_a_change_of_value(tmp_path):
 
 
 def test_a_mixed_checkpoint_decodes_as_an_independent_decoder_does(official):
+    """B128: one-byte tensors of two formats are told apart by their scales."""
     raw, state = read_all(official), load_model(official, device="cpu").state_dict()
     width = SMALL.moe_intermediate_size
     for expert in range(SMALL.n_routed_experts):
@@ -100,6 +102,7 @@ def test_a_mixed_checkpoint_decodes_as_an_independent_decoder_does(official):
 @pytest.mark.parametrize("prefix", ["", "model."])
 @pytest.mark.parametrize("scale", ["e8m0", "bytes", "fp32", "weight_scale_inv"])
 def test_other_spellings_of_names_and_scales_load_to_the_same_values(official, prefix, scale, tmp_path):
+    """B127, B132: with or without a prefix, under any name of its scale, a tensor has the same values."""
     tensors = {}
     for name, tensor in read_all(official).items():
         if name.endswith(".scale"):

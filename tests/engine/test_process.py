@@ -89,6 +89,7 @@ def test_calls_are_carried_out_between_steps_and_answered(engine: EngineProcess,
 def test_a_kill_in_the_middle_of_streams_answers_everybody_once_and_the_next_request_works(
     engine: EngineProcess,
 ) -> None:
+    """B177: a dead engine is noticed, its requests are answered, and another takes its place."""
     for turn in range(3):
         for i in range(20):
             engine.add(request_of(f"{turn}-{i}", max_tokens=10_000, logprobs=0))

@@ -59,6 +59,7 @@ def replaying(model: Transformer, graphs: object = None, **settings: object) -> 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_random_requests_get_the_bits_that_they_get_alone(small_model: Transformer, seed: int) -> None:
+    """B171, B172: passes padded to a captured size, of requests of every length, keep the bits of planned ones."""
     rng = random.Random(seed)
     requests = random_requests(rng, 8)
     engine = replaying(small_model, prefill_chunk=40)

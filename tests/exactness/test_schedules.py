@@ -161,6 +161,7 @@ def test_the_bundled_model_answers_the_same_alone_and_in_a_crowd(drafter: str) -
 
 
 def test_identical_prompts_at_once_get_identical_answers(small_model: Transformer) -> None:
+    """B173: identical requests in one pass, cold, share what they write and each get their own answer."""
     [one] = random_requests(random.Random(8), 1)
     requests = [Request(request_id=str(i), prompt_ids=one.prompt_ids, params=one.params) for i in range(8)]
     finals = serve(Engine(small_model), requests)

@@ -149,6 +149,7 @@ def test_a_cached_prefix_is_reported_and_changes_nothing(llm: LLM) -> None:
 
 
 def test_a_thinking_budget_ends_the_reasoning_and_lets_the_answer_follow(llm: LLM) -> None:
+    """B187: reasoning has a limit of its own, and the answer gets the rest."""
     end = llm.tokenizer.token_id("</think>")
     free = dataclasses.replace(GREEDY, max_tokens=20, logit_bias={end: -100})  # type: ignore[arg-type]
     params = dataclasses.replace(free, thinking_budget=5, reasoning_end_id=end, logprobs=0)

@@ -112,6 +112,8 @@ async def send_half_a_body(client: Attacker, reader: asyncio.StreamReader, write
 
 async def trickle(client: Attacker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     for byte in client.wish()[:40]:
+        if writer.transport.is_closing():
+            return
         writer.write(bytes([byte]))
         await asyncio.sleep(client.patience_s / 40)
 

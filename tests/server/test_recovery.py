@@ -10,7 +10,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from typing import IO
+from pathlib import Path
 
 import pytest
 
@@ -30,20 +30,21 @@ def ask(url: str, body: dict[str, object] | None = None) -> tuple[int, dict[str,
         return error.code, {name.lower(): value for name, value in error.headers.items()}, error.read()
 
 
-def wait_for_url(output: IO[str]) -> str:
-    for line in output:
-        if found := re.search(r"ready at (http://\S+)", line):
-            return found.group(1)
-    raise AssertionError("the server ended before it was ready")
+def wait_for_url(log: Path) -> str:
+    end = time.monotonic() + 180
+    while (found := re.search(r"ready at (http://\S+)", log.read_text())) is None:
+        assert time.monotonic() < end, log.read_text()
+        time.sleep(0.1)
+    return found.group(1)
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     command = [sys.executable, "-m", "benthic", "serve", "--port", "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
+    log = tmp_path_factory.mktemp("recovery") / "log"
+    with log.open("w") as output, subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT) as process:
         try:
-            yield process, wait_for_url(process.stdout)
+            yield process, wait_for_url(log)
         finally:
             process.send_signal(signal.SIGTERM)
             try:
@@ -54,7 +55,7 @@ def server() -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 @pytest.mark.nightly
 def test_a_killed_engine_is_back_within_five_seconds_and_says_the_same(
-    server: tuple[subprocess.Popen[str], str], capsys: pytest.CaptureFixture[str]
+    server: tuple[subprocess.Popen[bytes], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     process, url = server
     before = json.loads(ask(f"{url}/v1/chat/completions", CHAT)[2])["choices"]
