@@ -219,8 +219,8 @@ function showStatus() {
 
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || document.querySelector("dialog[open]")) return;
-  if (conversation.isBusy) conversation.stop();
-  else if (narrow.matches && isPanelOpen()) showSettings(false);
+  if (narrow.matches && isPanelOpen()) showSettings(false);
+  else conversation.stop();
 });
 window.addEventListener("hashchange", showPage);
 window.addEventListener("popstate", showPage);
