@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
 import httpx
@@ -10,9 +10,12 @@ import pytest
 from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import BaseModel, TypeAdapter
 
+from benthic.engine.config import EngineConfig
+from benthic.engine.engine import Engine
+from benthic.models.transformer import Transformer
 from benthic.server.config import ServerConfig
 from benthic.text.tokenizer import EOS, Tokenizer
-from tests.server.conftest import Live, build
+from tests.server.conftest import CONTEXT_LEN, MASKS, Live, build
 from tests.server.scripted_engine import ScriptedEngine, answers_by_prompt
 
 CALL = (
@@ -37,6 +40,13 @@ THINK: Any = {"thinking": {"type": "enabled", "budget_tokens": 1024}}
 EVENTS: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 
 
+class Verdict(BaseModel):
+    """Short however it is filled in."""
+
+    colour: Literal["red", "green", "blue"]
+    is_sure: bool
+
+
 class Person(BaseModel):
     name: str
     born: int
@@ -52,6 +62,17 @@ def up(tokenizer: Tokenizer) -> Iterator[Live]:
     engine = ScriptedEngine(answers_by_prompt(tokenizer, ANSWERS), tokenizer=tokenizer, context_len=4096)
     with Live(build(engine, ServerConfig(api_key="key", max_open_sequences=2)), engine) as live:
         yield live
+
+
+@pytest.fixture(scope="module")
+def sampler(model: Transformer) -> Iterator[anthropic.Anthropic]:
+    """Before a server over the random model."""
+    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True), masks=MASKS)
+    with (
+        Live(build(engine, ServerConfig()), engine) as live,
+        anthropic.Anthropic(base_url=live.url, api_key="any", max_retries=0) as client,
+    ):
+        yield client
 
 
 @pytest.fixture
@@ -156,6 +177,40 @@ def test_answers_are_parsed_into_the_callers_types(client: anthropic.Anthropic) 
         model="tiny", max_tokens=2000, messages=asked("as JSON"), output_format=Person, **THINK
     )
     assert parsed.parsed_output == Person(name="Ada", born=1815)
+
+
+@pytest.mark.parametrize("thinking", ["disabled", "enabled"])
+def test_a_model_that_knows_nothing_answers_in_the_callers_types(sampler: anthropic.Anthropic, thinking: str) -> None:
+    mode: Any = {"type": thinking, **({"budget_tokens": 5} if thinking == "enabled" else {})}
+    message = sampler.messages.parse(
+        model="tiny", max_tokens=200, messages=asked("hi"), output_format=Verdict, thinking=mode
+    )
+    assert isinstance(message.parsed_output, Verdict)
+    with sampler.messages.stream(
+        model="tiny", max_tokens=200, messages=asked("hi"), output_format=Verdict, thinking=mode
+    ) as stream:
+        assert stream.get_final_message().parsed_output == message.parsed_output  # greedy
+
+
+@pytest.mark.parametrize("choice", [{"type": "any"}, {"type": "tool", "name": "paint"}])
+def test_a_model_that_knows_nothing_calls_the_function_that_it_must(
+    sampler: anthropic.Anthropic, choice: dict[str, Any]
+) -> None:
+    schema = {"type": "object", "properties": {"colour": {"enum": ["red", "green"]}}, "required": ["colour"]}
+    tool: Any = {"name": "paint", "strict": True, "input_schema": {**schema, "additionalProperties": False}}
+    how: Any = {**choice, "disable_parallel_tool_use": True}
+    message = sampler.messages.create(
+        model="tiny",
+        max_tokens=200,
+        messages=asked("hi"),
+        tools=[tool],
+        tool_choice=how,
+        thinking={"type": "disabled"},
+    )
+    assert message.stop_reason == "tool_use"
+    [block] = message.content
+    assert block.type == "tool_use"
+    assert block.input in ({"colour": "red"}, {"colour": "green"})
 
 
 def test_counted_tokens_are_those_of_the_call(client: anthropic.Anthropic) -> None:

@@ -5,7 +5,7 @@ The client checks nothing that it receives, so each kind of answer is also held 
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import openai
@@ -20,7 +20,7 @@ from benthic.engine.engine import Engine
 from benthic.models.transformer import Transformer
 from benthic.server.config import ServerConfig
 from benthic.text.tokenizer import EOS, Tokenizer
-from tests.server.conftest import CONTEXT_LEN, Live, build
+from tests.server.conftest import CONTEXT_LEN, MASKS, Live, build
 from tests.server.scripted_engine import ScriptedEngine, answers_by_prompt
 
 CALL = (
@@ -57,6 +57,13 @@ class Add(BaseModel):
     b: int
 
 
+class Verdict(BaseModel):
+    """Short however it is filled in."""
+
+    colour: Literal["red", "green", "blue"]
+    is_sure: bool
+
+
 def asked(text: str) -> Any:
     return [{"role": "user", "content": text}]
 
@@ -72,7 +79,7 @@ def up(tokenizer: Tokenizer) -> Iterator[Live]:
 @pytest.fixture(scope="module")
 def real(model: Transformer) -> Iterator[Live]:
     """A server over the random model."""
-    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True))
+    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=CONTEXT_LEN, debug_checks=True), masks=MASKS)
     with Live(build(engine, ServerConfig()), engine) as live:
         yield live
 
@@ -155,6 +162,16 @@ def test_chat_answers_are_parsed_into_the_callers_types(client: openai.OpenAI) -
     called = client.chat.completions.parse(model="tiny", messages=asked("call add"), tools=[tool], **THINK)
     [call] = called.choices[0].message.tool_calls or []
     assert call.function.parsed_arguments == Add(a=347, b=285)
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_a_model_that_knows_nothing_answers_in_the_callers_types(sampler: openai.OpenAI, thinking: bool) -> None:
+    body = {"thinking": thinking, "thinking_budget": 5, "temperature": 1.0, "seed": 3}
+    options: Any = {"model": "tiny", "extra_body": body}
+    chat = sampler.chat.completions.parse(messages=asked("hi"), response_format=Verdict, **options)
+    assert isinstance(chat.choices[0].message.parsed, Verdict)
+    response = sampler.responses.parse(input="hi", text_format=Verdict, **options)
+    assert isinstance(response.output_parsed, Verdict)
 
 
 def test_chat_log_probabilities_are_those_of_the_tokens_shown(sampler: openai.OpenAI) -> None:
