@@ -3,6 +3,7 @@
 #   make test    install, then run the tests
 #   make check   format, lint, types, architecture
 #   make train   train the bundled model anew
+#   make first-answer  time a fresh clone's way to its first streamed answer
 #   make site    build the documentation as a site into build/site
 # Variables: PYTHON=python3.12  ARGS="--port 9000"
 VENV := .venv
@@ -10,7 +11,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: serve chat test nightly check format train docs site clean
+.PHONY: serve chat test nightly check format train docs site first-answer clean
 .DEFAULT_GOAL := help
 
 .PHONY: help
@@ -44,6 +45,9 @@ format: $(VENV)/.installed-test
 
 docs: $(VENV)/.installed-test
 	$(BIN)/python scripts/write_docs.py
+
+first-answer:
+	$(or $(PYTHON),python3) scripts/first_answer.py
 
 site: $(VENV)/.installed-test
 	$(BIN)/python -m mkdocs build --strict --quiet

@@ -1,11 +1,12 @@
 """`benthic VERB`: one file a verb, parsed first, imported after.
 
 Nothing here or at the top of a verb's file imports torch, so `--help` answers at once. A user's mistake is one red
-line on stderr and exit code 2; a traceback is always a defect of Benthic.
+line on stderr and exit code 2, a defect of Benthic one with exit code 70; tracebacks are for those who ask (--debug).
 """
 
 import os
 import sys
+from itertools import takewhile
 from typing import Annotated
 
 import typer
@@ -26,6 +27,7 @@ from benthic.errors import BenthicError, ConfigError
 from benthic.server.errors import ApiError
 
 USER_MISTAKE = 2
+DEFECT = 70
 INTERRUPTED = 130
 TAKE_LEAVES = frozenset({"serve", "chat", "generate", "train", "eval", "bench"})
 """Verbs that read options such as --engine.max_num_seqs; the others refuse them."""
@@ -44,6 +46,7 @@ app = typer.Typer(
 def root(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error happened.")] = False,
 ) -> None:
     """Print the version, or the help when no verb is named."""
     if version:
@@ -74,10 +77,25 @@ def main() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command line; returns the exit code."""
-    own, leaves = separate_leaves(arguments)
+    """Run one command line; returns the exit code. `--debug` before the verb lets errors show where they happened."""
+    if "--debug" in takewhile(lambda word: word.startswith("-"), arguments):
+        return _run(arguments)
     try:
-        return app(own, prog_name="benthic", standalone_mode=False, obj=leaves) or 0
+        return _run_kindly(arguments)
+    except Exception as error:  # noqa: BLE001  the last place where anybody could explain it
+        what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        _complain(f"a defect of Benthic: {what}; `benthic --debug ...` shows where it happened")
+        return DEFECT
+
+
+def _run(arguments: list[str]) -> int:
+    own, leaves = separate_leaves(arguments)
+    return app(own, prog_name="benthic", standalone_mode=False, obj=leaves) or 0
+
+
+def _run_kindly(arguments: list[str]) -> int:
+    try:
+        return _run(arguments)
     except typer.TyperException as error:
         return _complain(error.format_message())
     except (BenthicError, ApiError) as error:

@@ -1,87 +1,115 @@
-"""The loop of `benthic chat`: read a line, stream the answer, keep the conversation."""
+"""The loop of `benthic chat`: read a message, stream the answer, keep the conversation."""
 
+import time
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
+from benthic.cli.chat_commands import COMMANDS, run_command
+from benthic.cli.chat_partner import ChatPartner
+from benthic.cli.conversation import Conversation
+from benthic.cli.line_editor import LineEditor, not_utf8
 from benthic.cli.options import require_unicode
-from benthic.errors import BenthicError, ConfigError
+from benthic.errors import BenthicError
 from benthic.server.errors import ApiError
-from benthic.server.local import LocalService
 
 _THOUGHT = "dim italic"
+_PROMPT, _MORE = "> ", "| "
+
+
+@dataclass
+class Totals:
+    """What a session has taken so far."""
+
+    answers: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def shown(self) -> str:
+        """For people."""
+        if not self.answers:
+            return "No answer yet."
+        share = self.cached_tokens / max(1, self.prompt_tokens)
+        speed = _rate(self.tokens, self.seconds)
+        return (
+            f"{self.answers} answers, {self.tokens} tokens in {self.seconds:.1f} s ({speed}); "
+            f"{self.prompt_tokens} prompt tokens, {share:.0%} of them from the cache"
+        )
 
 
 class TerminalChat:
-    """One conversation.
+    """One session.
 
     Args:
-        local: the model.
-        system: system prompt, if any.
-        thinking: None leaves it to the checkpoint.
-        sampling: chat fields that go with every request.
+        partner: who answers.
+        conversation: where it begins.
     """
 
-    def __init__(
-        self, local: LocalService, *, system: str | None, thinking: bool | None, sampling: dict[str, Any]
-    ) -> None:
-        self._local = local
-        self._opening = [{"role": "system", "content": system}] if system is not None else []
-        self._thinking = thinking
-        self._sampling = sampling
-        self._turns: list[dict[str, Any]] = []
+    def __init__(self, partner: ChatPartner, conversation: Conversation) -> None:
+        self.conversation = conversation
+        self.totals = Totals()
+        self._partner = partner
         self._console = Console(highlight=False)
+        self._editor = LineEditor(list(COMMANDS), self._read_line)
 
     def run(self) -> None:
         """Until /quit or the end of input."""
-        while True:
-            try:
-                line = self._console.input("[bold green]> [/]").strip()
-            except (EOFError, KeyboardInterrupt):
-                self._console.print()
-                return
-            except UnicodeDecodeError as error:
-                raise ConfigError(f"stdin is not UTF-8 text ({error.reason}); set the terminal to UTF-8") from None
-            if line == "/quit":
-                return
-            if line.startswith("/"):
-                self._command(line)
-            elif line:
-                self._answer(line)
-
-    def _command(self, line: str) -> None:
-        if line == "/new":
-            self._turns = []
-            self._say("A new conversation.")
-        elif line == "/think":
-            is_on = self._local.service.prompts.settings.default_thinking if self._thinking is None else self._thinking
-            self._thinking = not is_on
-            self._say(f"Thinking is {'on' if self._thinking else 'off'}.")
-        else:
-            self._say(f"{line} is unknown; the commands are /new, /think and /quit.")
-
-    def _answer(self, question: str) -> None:
-        self._turns.append({"role": "user", "content": question})
-        said: dict[str, str] = {"reasoning_content": "", "content": ""}
         try:
-            require_unicode("this line", question)
-            for chunk in self._local.stream(self._body()):
+            while True:
+                message = self._editor.read(_PROMPT, _MORE)
+                try:
+                    if message.startswith("/"):
+                        run_command(self, message)
+                    elif message:
+                        self.answer(message)
+                except (BenthicError, ApiError, OSError) as error:
+                    self._complain(str(error))
+        except (EOFError, KeyboardInterrupt):
+            self._console.print()
+        finally:
+            self._editor.close()
+
+    def answer(self, question: str) -> None:
+        """Ask, and show the answer as it comes. A question that fails is not kept.
+
+        Raises:
+            BenthicError, ApiError: it failed.
+        """
+        require_unicode("this line", question)
+        turns = self.conversation.turns
+        turns.append({"role": "user", "content": question})
+        said: dict[str, str] = {"reasoning_content": "", "content": ""}
+        usage: dict[str, Any] = {}
+        start = time.monotonic()
+        chunks = self._partner.stream({**self.conversation.body(), "stream_options": {"include_usage": True}})
+        try:
+            for chunk in chunks:
+                usage = chunk.get("usage") or usage
                 self._show(chunk, said)
         except KeyboardInterrupt:
-            self._say("(ended)")
-        except (BenthicError, ApiError) as error:
-            self._console.print(Text(f"error: {error}", style="red"))
-            self._turns.pop()
-            return
+            self.say(" (ended)")
+        except BaseException:
+            turns.pop()
+            raise
+        finally:
+            close = getattr(chunks, "close", None)
+            if close is not None:
+                close()
         self._console.print()
-        self._turns.append({"role": "assistant", **said})
+        turns.append({"role": "assistant", **{name: text for name, text in said.items() if text or name == "content"}})
+        self._account(usage, time.monotonic() - start)
 
-    def _body(self) -> dict[str, Any]:
-        body = {"messages": [*self._opening, *self._turns], **self._sampling}
-        if self._thinking is not None:
-            body["thinking"] = {"type": "enabled" if self._thinking else "disabled"}
-        return body
+    def say(self, text: str) -> None:
+        """Something of the program's own."""
+        self._console.print(Text(text, style="dim"))
+
+    def clear_screen(self) -> None:
+        """Nothing where the output is no terminal."""
+        self._console.clear()
 
     def _show(self, chunk: dict[str, Any], said: dict[str, str]) -> None:
         for choice in chunk["choices"]:
@@ -93,5 +121,28 @@ class TerminalChat:
                     said[name] += text
                     self._console.print(Text(text, style=style), end="", soft_wrap=True)
 
-    def _say(self, text: str) -> None:
-        self._console.print(Text(text, style="dim"))
+    def _account(self, usage: dict[str, Any], seconds: float) -> None:
+        tokens = usage.get("completion_tokens", 0)
+        details = usage.get("prompt_tokens_details") or {}
+        totals = self.totals
+        totals.answers += 1
+        totals.tokens += tokens
+        totals.seconds += seconds
+        totals.prompt_tokens += usage.get("prompt_tokens", 0)
+        totals.cached_tokens += details.get("cached_tokens") or 0
+        if tokens and self._console.is_terminal:
+            self.say(f"{tokens} tokens, {_rate(tokens, seconds)}")
+
+    def _read_line(self, prompt: str) -> str:
+        try:
+            # A prompt by input() itself: readline must know its width.
+            return input(prompt) if self._console.is_terminal else input()
+        except UnicodeDecodeError as error:
+            raise not_utf8(error) from None
+
+    def _complain(self, message: str) -> None:
+        self._console.print(Text(f"error: {message}", style="red"))
+
+
+def _rate(tokens: int, seconds: float) -> str:
+    return f"{tokens / max(seconds, 1e-9):.0f} tokens/s"
