@@ -3,14 +3,31 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from benthic.cli.conversation import Conversation
 from benthic.cli.options import check_sampling, require_unicode
 from benthic.errors import ConfigError
 
-if TYPE_CHECKING:
-    from benthic.cli.terminal_chat import TerminalChat
+
+class Chat(Protocol):
+    """The session that commands act on."""
+
+    conversation: Conversation
+
+    def answer(self, question: str) -> None:
+        """Ask, and show the answer."""
+        ...
+
+    def say(self, text: str) -> None:
+        """Show something of the program's own."""
+        ...
+
+    def clear_screen(self) -> None: ...
+
+    def stats(self) -> str:
+        """What the session has taken so far, for people."""
+        ...
 
 
 class Command(NamedTuple):
@@ -18,10 +35,10 @@ class Command(NamedTuple):
 
     usage: str
     help: str
-    run: "Callable[[TerminalChat, str], None]"
+    run: Callable[[Chat, str], None]
 
 
-def run_command(chat: "TerminalChat", line: str) -> None:
+def run_command(chat: Chat, line: str) -> None:
     """Do what a line that begins with a slash says.
 
     Raises:
@@ -34,28 +51,28 @@ def run_command(chat: "TerminalChat", line: str) -> None:
     command.run(chat, rest.strip())
 
 
-def _help(chat: "TerminalChat", _: str) -> None:
+def _help(chat: Chat, _: str) -> None:
     width = max(len(command.usage) for command in COMMANDS.values())
     chat.say("\n".join(f"{command.usage.ljust(width)}  {command.help}" for command in COMMANDS.values()))
     chat.say('A line that ends in \\ goes on in the next; so does text between """ and """. Ctrl-C ends an answer.')
 
 
-def _new(chat: "TerminalChat", _: str) -> None:
+def _new(chat: Chat, _: str) -> None:
     chat.conversation.turns = []
     chat.say("A new conversation.")
 
 
-def _clear(chat: "TerminalChat", _: str) -> None:
+def _clear(chat: Chat, _: str) -> None:
     _new(chat, "")
     chat.clear_screen()
 
 
-def _system(chat: "TerminalChat", text: str) -> None:
+def _system(chat: Chat, text: str) -> None:
     chat.conversation.system = require_unicode("the system prompt", text) or None
     chat.say("The system prompt is gone." if not text else "A new system prompt, from the next answer on.")
 
 
-def _think(chat: "TerminalChat", word: str) -> None:
+def _think(chat: Chat, word: str) -> None:
     states = {"on": True, "off": False, "auto": None}
     if word and word not in states:
         raise ConfigError(f"/think takes on, off or auto, not {word!r}")
@@ -64,7 +81,7 @@ def _think(chat: "TerminalChat", word: str) -> None:
     chat.say(f"Thinking is {shown}.")
 
 
-def _set(chat: "TerminalChat", rest: str) -> None:
+def _set(chat: Chat, rest: str) -> None:
     fields = chat.conversation.fields
     name, _, value = rest.partition(" ")
     if not name:
@@ -85,12 +102,12 @@ def _value(text: str) -> object:
         return text
 
 
-def _save(chat: "TerminalChat", path: str) -> None:
+def _save(chat: Chat, path: str) -> None:
     chat.conversation.save(_path("/save", path))
     chat.say(f"Saved to {path}.")
 
 
-def _load(chat: "TerminalChat", path: str) -> None:
+def _load(chat: Chat, path: str) -> None:
     conversation = Conversation.load(_path("/load", path))
     check_sampling(conversation.fields)
     chat.conversation = conversation
@@ -103,18 +120,18 @@ def _path(command: str, path: str) -> Path:
     return Path(path).expanduser()
 
 
-def _retry(chat: "TerminalChat", _: str) -> None:
+def _retry(chat: Chat, _: str) -> None:
     question = chat.conversation.take_back()
     if question is None:
         raise ConfigError("there is no answer to try again")
     chat.answer(question)
 
 
-def _stats(chat: "TerminalChat", _: str) -> None:
-    chat.say(chat.totals.shown())
+def _stats(chat: Chat, _: str) -> None:
+    chat.say(chat.stats())
 
 
-def _quit(chat: "TerminalChat", _: str) -> None:
+def _quit(chat: Chat, _: str) -> None:
     raise EOFError
 
 

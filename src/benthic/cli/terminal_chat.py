@@ -51,7 +51,7 @@ class TerminalChat:
 
     def __init__(self, partner: ChatPartner, conversation: Conversation) -> None:
         self.conversation = conversation
-        self.totals = Totals()
+        self._totals = Totals()
         self._partner = partner
         self._console = Console(highlight=False)
         self._editor = LineEditor(list(COMMANDS), self._read_line)
@@ -107,6 +107,10 @@ class TerminalChat:
         """Something of the program's own."""
         self._console.print(Text(text, style="dim"))
 
+    def stats(self) -> str:
+        """What the session has taken so far, for people."""
+        return self._totals.shown()
+
     def clear_screen(self) -> None:
         """Nothing where the output is no terminal."""
         self._console.clear()
@@ -124,7 +128,7 @@ class TerminalChat:
     def _account(self, usage: dict[str, Any], seconds: float) -> None:
         tokens = usage.get("completion_tokens", 0)
         details = usage.get("prompt_tokens_details") or {}
-        totals = self.totals
+        totals = self._totals
         totals.answers += 1
         totals.tokens += tokens
         totals.seconds += seconds
