@@ -55,3 +55,14 @@ def test_a_row_of_nan_goes_to_experts_that_exist() -> None:
     rows = route_rows_triton(logits, None, None, None, None, None, 3, 1.0, "sigmoid", True, 0.0, None)
     assert ((rows.experts >= 0) & (rows.experts < 16)).all()
     assert int(rows.counts.sum()) == int(rows.offsets[-1]) == 9
+
+
+@pytest.mark.parametrize("live", [None, 0, 1])
+@pytest.mark.parametrize("experts", [None, (9, 2, 5), (7, 7, 1)], ids=str)
+def test_a_row_alone_lists_its_picks_itself(experts: tuple[int, ...] | None, live: int | None) -> None:
+    logits, given = torch.randn(1, 20), None if experts is None else torch.tensor([experts])
+    num_rows = None if live is None else torch.tensor([live], dtype=torch.int32)
+    arguments = (3, 1.5, "sqrtsoftplus", True, 0.0, None)
+    rows = route_rows_triton(logits, None, given, None, None, num_rows, *arguments)
+    routing = moe_route_triton(logits, None, given, *arguments)
+    assert all(torch.equal(a, b) for a, b in zip(rows, expert_rows_ref(routing, 20, num_rows), strict=True))

@@ -206,4 +206,4 @@ class RowContext:
             entry_pages={ratio: geometry.entries_per_page(ratio) for ratio in geometry.ratios},
             entry_base=self._pools.entry_base,
         )
-        return tile_plans([tiles], order, tables, geometry.layer_ratios, window=geometry.window)
+        return tile_plans([tiles], order, tables, geometry.layer_ratios, window=geometry.window, is_in_order=True)

@@ -69,6 +69,11 @@ def island(x: Tensor, weight: Tensor, numerics: Numerics) -> Tensor:
     return linear(wide(x), weight)
 
 
+def island_weight(weight: Tensor, numerics: Numerics) -> Tensor:
+    """The weight as an `island` multiplies it, so that no pass has to widen it anew; values stay."""
+    return by_columns(weight if numerics.is_native else wide(weight))
+
+
 class StackedLinear:
     """Several linear layers that read one input, as one product. Not a module: it owns nothing.
 
@@ -88,14 +93,14 @@ class StackedLinear:
         """That of all its layers."""
         return self.layers[0].numerics
 
-    def freeze(self) -> None:
-        """Keeps the stacked weight; call again after weights change.
+    def freeze(self, island: Numerics | None = None) -> None:
+        """Keeps the stacked weight; call again after weights change. `island`: the numerics of an island's products.
 
         FP8 weights move into the stack, which takes no more memory than they did. Where tiles of 128 do not end with
         the layers, they stay apart.
         """
         if self.layers[0].scale is None:
-            self.frozen = by_columns(self._wide())
+            self.frozen = by_columns(self._wide()) if island is None else island_weight(self._wide(), island)
         elif not any(width % BLOCK for width in self.widths[:-1]):
             self.frozen = self._stacked_fp8()
 

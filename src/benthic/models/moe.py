@@ -12,7 +12,7 @@ from benthic.kernels.swiglu import swiglu, swiglu_rows
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import AttentionContext, Rows
 from benthic.models.experts import Experts, NativeExperts
-from benthic.models.linear import Linear, StackedLinear, island
+from benthic.models.linear import Linear, StackedLinear, island, island_weight
 from benthic.models.numerics import LayerInput, Numerics
 from benthic.models.trace import Trace
 
@@ -29,6 +29,7 @@ class Router(nn.Module):
         # As published; V4's gate has none, and needs none.
         self.floor = 1e-20 if config.scoring_func == "sigmoid" else 0.0
         self.weight = nn.Parameter(torch.empty(config.n_routed_experts, config.hidden_size))
+        self.frozen: Tensor | None = None
         self.bias: Tensor | None
         self.tid2eid: Tensor | None
         is_hash, is_biased = layer.routing == "hash", layer.routing == "bias"
@@ -38,7 +39,7 @@ class Router(nn.Module):
 
     def logits(self, x: Tensor) -> Tensor:
         """[R, D] -> fp32 [R, E]: an island of full precision."""
-        return island(x, self.weight, self.numerics)
+        return island(x, self.weight if self.frozen is None else self.frozen, self.numerics)
 
     def forward(self, logits: Tensor, token_ids: Tensor, replay: Tensor | None = None) -> Routing:
         """Routes rows by their logits [T, E], by their ids [T] (hash), or as `replay` [T, K] says."""
@@ -78,8 +79,10 @@ class Router(nn.Module):
         )
 
     def freeze(self) -> None:
-        """Lays the weight out for serving; values stay."""
+        """Lays the weight out for serving; values stay. Call again after weights change."""
         self.weight.data = by_columns(self.weight)
+        is_wide = self.numerics.is_native or self.weight.dtype.itemsize >= 4
+        self.frozen = None if is_wide else island_weight(self.weight, self.numerics)
 
 
 def group_limit(config: ModelConfig) -> GroupLimit | None:

@@ -13,6 +13,7 @@ def production() -> Iterator[tuple[str, Callable[[], object]]]:
     """(case, launch)."""
     yield "route 256 of Flash", lambda: _route(256, 6)
     yield "route 384 of Pro", lambda: _route(384, 6, rows=8192)
+    yield "route 256 of Flash alone", lambda: _route(256, 6, rows=1)
     yield "route by table", lambda: _route(256, 6, hashed=True)
     yield "route V3", lambda: _route(256, 8, limit=GroupLimit(8, 4, 2))
 

@@ -86,7 +86,8 @@ def query_heads(
             f"product has shape {tuple(product.shape)}; it must have {rope.cos.shape[0]} rows of {heads} x {dim} "
             f"columns, and behind them {index_heads} heads of one width"
         )
-    if _fits_index(index_rounding, behind // max(index_heads, 1)) and uses_triton_kernel(impl, product):
+    fits = not index_heads or _fits_index(index_rounding, behind // index_heads)
+    if fits and uses_triton_kernel(impl, product):
         rounds = index_rounding == "fp4"
         return Queries(*_triton().query_heads(product, heads, dim, rope, eps, index_heads, rounds))
     return query_heads_ref(product, heads, dim, rope, eps, index_heads, index_rounding, _beside(impl))

@@ -84,8 +84,7 @@ def _cross(
     output, streams = closing[0], closing[2]
     assert streams is not None
     rows, n, size = streams.shape
-    dense = [None if x is None else x.contiguous() for x in closing]
-    dense[2] = streams
+    dense = [x if x is None or x is streams else x.contiguous() for x in closing]
     fn, scale, base, gain = (x.contiguous() for x in weights)
     merged = streams if output is None else streams.new_empty(rows, n, size)
     normed = streams.new_empty(rows, size)

@@ -23,7 +23,7 @@ HEADS, DIM = 64, 128
 COPY_BYTES = 16
 """What addresses and sizes of copies to shared memory are multiples of."""
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
-_TYPES = [_POINTER] * 9 + [_INT] * 9 + [_POINTER]
+_TYPES = [_POINTER] * 9 + [_INT] * 9 + [ctypes.c_int64, ctypes.c_float, _POINTER]
 
 
 def takes_cuda(impl: Impl, query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> bool:
@@ -50,30 +50,42 @@ def takes_cuda(impl: Impl, query: Tensor, keys: IndexKeys, tiles: KeyTiles) -> b
     return fits
 
 
-def index_scores_cuda(query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, blocks: Blocks) -> Tensor:
+def index_scores_cuda(
+    query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, blocks: Blocks, gamma_scale: float = 1.0
+) -> Tensor:
     """See `index_scores`; places without a row of their own see nothing."""
     first, end = blocks
     shape = (tiles.num_tiles, tiles.rows_per_tile, (end - first) * BLOCK)
     out = torch.full(shape, -torch.inf, device=query.device)
-    write_visible_scores(query, gamma, keys, tiles, blocks, out)
+    write_visible_scores(query, gamma, keys, tiles, blocks, out, gamma_scale)
     return out
 
 
 def write_visible_scores(
-    query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, blocks: Blocks, out: Tensor
+    query: Tensor,
+    gamma: Tensor,
+    keys: PackedIndex,
+    tiles: KeyTiles,
+    blocks: Blocks,
+    out: Tensor,
+    gamma_scale: float = 1.0,
 ) -> None:
     """Writes to `out` float32 [n, Q, (end - first) * 64] what each query sees, and leaves the rest as it is."""
     table = tiles.entry_table
     assert table is not None, "a layer of ratio 0 has no entries"
-    tensors = [query, gamma.float(), keys.data, tiles.queries, tiles.positions, tiles.used, tiles.sequence, table]
+    gamma = gamma.float() if gamma.stride(1) == 1 else gamma.float().contiguous()
+    tensors = [query, keys.data, tiles.queries, tiles.positions, tiles.used, tiles.sequence, table]
     tensors = [tensor.contiguous() for tensor in tensors]
+    tensors.insert(1, gamma)
     addresses = [tensor.data_ptr() for tensor in (*tensors, out)]
     sizes = (tiles.num_tiles, tiles.rows_per_tile, *blocks, table.shape[1], _bits(tiles.entry_page), _bits(tiles.ratio))
     form = 0 if keys.form == "v4" else 1
     device = query.device
     if out.numel():
         stream = torch.cuda.current_stream(device).cuda_stream
-        _library().function("index_scores", _TYPES)(*addresses, *sizes, form, _processors(device.index or 0), stream)
+        weighing = (gamma.stride(0), gamma_scale)
+        programs = _processors(device.index or 0)
+        _library().function("index_scores", _TYPES)(*addresses, *sizes, form, programs, *weighing, stream)
 
 
 def _bits(power: int) -> int:

@@ -20,10 +20,10 @@ BLOCKS_AT_ONCE = 4
 """Blocks of a program, which then reads its query once."""
 
 
-@triton.jit(do_not_specialize=["per_tile", "first", "end", "pages", "page", "ratio"])
+@triton.jit(do_not_specialize=["per_tile", "first", "end", "pages", "page", "ratio", "gamma_step"])
 def _index_scores(
     query, gamma, keys, queries, positions, used, sequence, table, out,
-    per_tile, first, end, pages, page, ratio,
+    per_tile, first, end, pages, page, ratio, gamma_step, gamma_scale,
     num_heads: tl.constexpr, dim: tl.constexpr, stride: tl.constexpr, form: tl.constexpr, layout: tl.constexpr,
     block_h: tl.constexpr, width: tl.constexpr, at_once: tl.constexpr, wide_dots: tl.constexpr
 ):  # fmt: skip
@@ -38,11 +38,12 @@ def _index_scores(
     head = tl.arange(0, block_h)
     column = tl.arange(0, width)
     is_head = head < num_heads
-    row = tl.load(queries + place) * num_heads + head
+    query_row = tl.load(queries + place)
+    row = query_row * num_heads + head
     inside = is_head[:, None] & (column < dim)[None, :]
     dtype: tl.constexpr = tl.float32 if wide_dots else query.dtype.element_ty
     q = tl.load(query + row[:, None] * dim + column[None, :], mask=inside, other=0.0).to(dtype)
-    weight = tl.load(gamma + row, mask=is_head, other=0.0).to(tl.float32)
+    weight = tl.load(gamma + query_row * gamma_step + head, mask=is_head, other=0.0).to(tl.float32) * gamma_scale
     base = tl.load(sequence + tile) * pages
     for block in range(start, tl.minimum(start + at_once, end)):
         entry = block * 64 + lane
@@ -63,13 +64,20 @@ def _index_scores(
 
 
 def index_scores_triton(
-    query: Tensor, gamma: Tensor, keys: IndexKeys, tiles: KeyTiles, blocks: Blocks, interpreted: bool = False
+    query: Tensor,
+    gamma: Tensor,
+    keys: IndexKeys,
+    tiles: KeyTiles,
+    blocks: Blocks,
+    interpreted: bool = False,
+    gamma_scale: float = 1.0,
 ) -> Tensor:
     """See `index_scores`; places without a row of their own see nothing.
 
     `interpreted`: dots in float32 alone, because Triton's interpreter cannot do them in bfloat16.
     """
-    query, gamma, table = query.contiguous(), gamma.contiguous(), tiles.entry_table
+    query, table = query.contiguous(), tiles.entry_table
+    gamma = gamma if gamma.stride(1) == 1 else gamma.contiguous()
     assert table is not None, "a layer of ratio 0 has no entries"
     _, heads, dim = query.shape
     first, end = blocks
@@ -82,7 +90,7 @@ def index_scores_triton(
         assert form == "fp4" or width <= fp8.group, f"keys of width {dim} have several scales, which are not read"
     _index_scores[(tiles.queries.shape[0], triton.cdiv(end - first, BLOCKS_AT_ONCE))](
         query, gamma, data, tiles.queries, tiles.positions, tiles.used, tiles.sequence, table, out,
-        tiles.rows_per_tile, first, end, table.shape[1], tiles.entry_page, tiles.ratio,
+        tiles.rows_per_tile, first, end, table.shape[1], tiles.entry_page, tiles.ratio, gamma.stride(0), gamma_scale,
         num_heads=heads, dim=dim, stride=data.shape[-1], form=form, layout=layout,
         block_h=max(heads_at_once(query.dtype), triton.next_power_of_2(heads)), width=width, at_once=BLOCKS_AT_ONCE,
         wide_dots=interpreted,

@@ -146,7 +146,8 @@ template <Form FORM> __device__ __forceinline__ float key_value(const uint8_t* r
 
 // Two heads a lane, values in order.
 template <Form FORM>
-__device__ __forceinline__ float exact_score(const __nv_bfloat16* query, const float* gamma, const uint8_t* key) {
+__device__ __forceinline__ float exact_score(const __nv_bfloat16* query, const float* gamma, float gamma_scale,
+                                             const uint8_t* key) {
   const int lane = threadIdx.x & 31;
   float total = 0;
 #pragma unroll 1
@@ -155,7 +156,7 @@ __device__ __forceinline__ float exact_score(const __nv_bfloat16* query, const f
 #pragma unroll 1
     for (int i = 0; i < DIM; ++i)
       dot = __fmaf_rn(__bfloat162float(query[head * DIM + i]), key_value<FORM>(key, i), dot);
-    total = __fmaf_rn(fmaxf(dot, 0.0f), gamma[head], total);
+    total = __fmaf_rn(fmaxf(dot, 0.0f), __fmul_rn(gamma[head], gamma_scale), total);
   }
 #pragma unroll
   for (int step = 16; step; step /= 2) total = __fadd_rn(total, __shfl_xor_sync(~0u, total, step));
@@ -174,7 +175,7 @@ __device__ __forceinline__ void score_exactly(const Work& w, const Queries<ROWS>
     for (uint32_t left = q.is_inexact[r] ? 0xFFFFu : special; left; left &= left - 1) {
       const int m = __ffs(left) - 1;
       if (entry + m >= q.limit[r]) continue;
-      const float score = exact_score<FORM>(w.query + row * HEADS * DIM, w.gamma + row * HEADS,
+      const float score = exact_score<FORM>(w.query + row * HEADS * DIM, w.gamma + row * w.gamma_step, w.gamma_scale,
                                             rows + m * (FORM == FP4 ? 68 : 132));
       if (lane == m % 8 * 4 + 2 * block + m / 8) out[r * width + m] = score;
     }

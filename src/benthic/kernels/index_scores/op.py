@@ -25,6 +25,7 @@ def index_scores(
     tiles: KeyTiles,
     blocks: Blocks | None = None,
     *,
+    gamma_scale: float = 1.0,
     min_rows: int = 1,
     impl: Impl = "auto",
 ) -> Tensor:
@@ -32,11 +33,12 @@ def index_scores(
 
     Args:
         query: [R, Hi, di] indexer queries, rotated.
-        gamma: float32 [R, Hi] head weights, already times di^-0.5 * Hi^-0.5; may be negative.
+        gamma: float32 [R, Hi] head weights; may be negative.
         keys: [num_slots, di] indexer keys, contiguous, whole pages, finite everywhere; or such keys in the official
             format, which are widened as they are read and have no gradient.
         tiles: the group; its ratio must not be 0.
         blocks: (first, end) blocks of 64 entries to score; None for all of them.
+        gamma_scale: what head weights are multiplied by first, rounded once; di^-0.5 * Hi^-0.5 where they are not yet.
         min_rows: rows that a product needs to be exact on this machine; fewer heads are filled up with silent ones.
 
     Returns:
@@ -47,8 +49,12 @@ def index_scores(
     blocks = (0, tiles.num_entry_blocks) if blocks is None else blocks
     if takes_cuda(impl, query, keys, tiles):
         assert isinstance(keys, PackedIndex), "the kernel takes no other keys"
-        return index_scores_cuda(query, gamma, keys, tiles, blocks)
-    if uses_triton_kernel(impl, query) and keys.dtype is query.dtype:
+        return index_scores_cuda(query, gamma, keys, tiles, blocks, gamma_scale)
+    takes_triton = uses_triton_kernel(impl, query) and keys.dtype is query.dtype
+    if takes_triton and not torch.is_grad_enabled():
+        return _triton()(query, gamma, keys, tiles, blocks, gamma_scale=gamma_scale)
+    gamma = gamma if gamma_scale == 1.0 else gamma * gamma_scale
+    if takes_triton:
         return _compiled(_triton(), query, gamma, keys, tiles, blocks)
     is_compiled = uses_cpu_kernel(impl, query)
     if is_compiled and takes_chains(query, keys, tiles):

@@ -26,6 +26,7 @@ def pick_entries(
     tiles: KeyTiles,
     k: int,
     *,
+    gamma_scale: float = 1.0,
     min_rows: int = 1,
     workspace_bytes: int = DEFAULT_WORKSPACE_BYTES,
     impl: Impl = "auto",
@@ -43,7 +44,8 @@ def pick_entries(
         assert isinstance(keys, PackedIndex), "the kernel takes no other keys"
         per_tile = 4 * tiles.rows_per_tile * tiles.num_entry_blocks * BLOCK
         if per_tile <= workspace_bytes:
-            return _pick_on_device(query, gamma, keys, tiles, k, max(1, workspace_bytes // max(per_tile, 1)))
+            at_once = max(1, workspace_bytes // max(per_tile, 1))
+            return _pick_on_device(query, gamma, keys, tiles, k, at_once, gamma_scale)
     _, heads, dim = query.shape
     block_bytes = index_block_bytes(tiles.rows_per_tile, max(heads, min_rows), dim)
     cut = portion(tiles.num_tiles, tiles.num_entry_blocks, block_bytes, workspace_bytes)
@@ -53,22 +55,34 @@ def pick_entries(
         best: tuple[Tensor, Tensor] | None = None
         for block in range(0, tiles.num_entry_blocks, cut.num_blocks):
             piece = (block, min(block + cut.num_blocks, tiles.num_entry_blocks))
-            scores = index_scores(query, gamma, keys, some, piece, min_rows=min_rows, impl=impl)
+            scores = index_scores(
+                query, gamma, keys, some, piece, gamma_scale=gamma_scale, min_rows=min_rows, impl=impl
+            )
+            if cut.num_blocks >= tiles.num_entry_blocks:
+                parts.append(select_topk(scores, k, impl=impl))
+                break
             best = _merge(best, scores, block * BLOCK, k, impl)
-        assert best is not None, "a group lists at least one block of entries"
-        parts.append(best[1])
+        else:
+            assert best is not None, "a group lists at least one block of entries"
+            parts.append(best[1])
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _pick_on_device(
-    query: Tensor, gamma: Tensor, keys: PackedIndex, tiles: KeyTiles, k: int, tiles_at_once: int
+    query: Tensor,
+    gamma: Tensor,
+    keys: PackedIndex,
+    tiles: KeyTiles,
+    k: int,
+    tiles_at_once: int,
+    gamma_scale: float,
 ) -> Tensor:
     """`pick_entries` in two launches for each run of so many tiles; only visible scores are written and read."""
     whole, parts = (0, tiles.num_entry_blocks), []
     for first in range(0, tiles.num_tiles, tiles_at_once):
         some = tiles.part(first, first + tiles_at_once)
         scores = torch.empty(some.num_tiles, some.rows_per_tile, whole[1] * BLOCK, device=query.device)
-        write_visible_scores(query, gamma, keys, some, whole, scores)
+        write_visible_scores(query, gamma, keys, some, whole, scores, gamma_scale)
         visible = Visible(some.positions, some.used, some.rows_per_tile, some.ratio)
         parts.append(select_topk_cuda(scores, k, visible))
     return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -33,7 +33,7 @@ template <int ROWS> __device__ __forceinline__ void load_head(const Work& w, con
   const uint4* values = reinterpret_cast<const uint4*>(w.query + head * DIM) + 4 * t;
 #pragma unroll
   for (int i = 0; i < 4; ++i) x.bits[i] = __ldg(values + i);
-  x.gamma = __ldg(w.gamma + head);
+  x.gamma = __fmul_rn(__ldg(w.gamma + (int64_t)q.row[at / HEADS] * w.gamma_step + at % HEADS), w.gamma_scale);
 }
 
 // Value 32t + 8j + 4u + i of a head goes to byte 4t + i of the head's 16 bytes of chunk 2j + u: what a thread's

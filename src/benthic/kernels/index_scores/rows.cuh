@@ -15,11 +15,13 @@ constexpr int WIDEST = 11;  // exponents below the largest that the table reache
 
 struct Work {
   const __nv_bfloat16* query;  // [R, 64, 128]
-  const float* gamma;          // [R, 64]
+  const float* gamma;          // [R, 64], rows gamma_step apart, to be multiplied by gamma_scale
   const uint8_t* keys;
   const int64_t *queries, *positions, *used, *sequence, *table;
   float* out;  // [tiles, per_tile, (end - first) * 64]
   int num_tiles, per_tile, first, end, pages, page_bits, ratio_bits;  // entries a page, tokens an entry: powers of two
+  int64_t gamma_step;
+  float gamma_scale;
 };
 
 enum Form { FP4, FP8 };

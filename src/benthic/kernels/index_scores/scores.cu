@@ -230,9 +230,10 @@ using namespace index_scores_of_rows;
 extern "C" int index_scores(const void* query, const float* gamma, const uint8_t* keys, const int64_t* queries,
                             const int64_t* positions, const int64_t* used, const int64_t* sequence,
                             const int64_t* table, float* out, int num_tiles, int per_tile, int first, int end,
-                            int pages, int page_bits, int ratio_bits, int form, int programs, void* stream) {
+                            int pages, int page_bits, int ratio_bits, int form, int programs, int64_t gamma_step,
+                            float gamma_scale, void* stream) {
   const Work w{(const __nv_bfloat16*)query, gamma, keys, queries, positions, used, sequence, table, out,
-               num_tiles, per_tile, first, end, pages, page_bits, ratio_bits};
+               num_tiles, per_tile, first, end, pages, page_bits, ratio_bits, gamma_step, gamma_scale};
   const auto on = (cudaStream_t)stream;
   if (form == 0) return per_tile == 1 ? launch<FP4, 1>(w, programs, on) : launch<FP4, 8>(w, programs, on);
   return per_tile == 1 ? launch<FP8, 1>(w, programs, on) : launch<FP8, 8>(w, programs, on);

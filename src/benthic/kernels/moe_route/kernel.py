@@ -1,5 +1,7 @@
 """Routing on CUDA in two launches: a program a row chooses and weighs, a program an expert lists its picks.
 
+A row alone lists its picks itself.
+
 Scores are made operation for operation as `cpu` makes them (no fused multiply-adds, true divisions), so the choice is
 the CPU's to the bit. The lists are counted, not appended to: nothing depends on which program comes first.
 """
@@ -98,12 +100,33 @@ def _within_best_groups(ranked, group, member, inside, kept: tl.constexpr, best:
 
 
 @triton.jit
+def _list_row(
+    chosen, rank, is_live, counts, offsets, order, slots,
+    num_experts: tl.constexpr, top_k: tl.constexpr, block_e: tl.constexpr,
+):  # fmt: skip
+    """What `_list` writes, of the only row: its picks in order of experts."""
+    is_pick = (rank < top_k) & is_live
+    lower, same = chosen[None, :] < chosen[:, None], chosen[None, :] == chosen[:, None]
+    before = (lower | (same & (rank[None, :] < rank[:, None]))) & (rank < top_k)[None, :]
+    place = tl.sum(before.to(tl.int32), 1)
+    tl.store(order + place, tl.where(is_pick, rank, -1), mask=rank < top_k)
+    tl.store(slots + rank, tl.where(is_pick, place, -1), mask=rank < top_k)
+    expert = tl.arange(0, block_e)
+    own = (chosen[None, :] == expert[:, None]) & is_pick[None, :]
+    first = (chosen[None, :] < expert[:, None]) & is_pick[None, :]
+    tl.store(counts + expert, tl.sum(own.to(tl.int32), 1), mask=expert < num_experts)
+    tl.store(offsets + expert, tl.sum(first.to(tl.int32), 1), mask=expert < num_experts)
+    tl.store(offsets + num_experts, tl.sum(is_pick.to(tl.int32), 0))
+
+
+@triton.jit
 def _choose(
     logits, bias, given, token_ids, live, weights, experts, row_step, scale, floor,
     num_experts: tl.constexpr, top_k: tl.constexpr, score: tl.constexpr, has_bias: tl.constexpr,
     given_by: tl.constexpr, has_live: tl.constexpr, normalizes: tl.constexpr,
     groups: tl.constexpr, kept: tl.constexpr, best: tl.constexpr,
     block_g: tl.constexpr, block_m: tl.constexpr, block_e: tl.constexpr, steps: tl.constexpr, block_k: tl.constexpr,
+    counts=None, offsets=None, order=None, slots=None,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     own = logits + row * row_step
@@ -158,6 +181,9 @@ def _choose(
         picked = tl.where(row < tl.load(live), picked, 0.0)
     tl.store(weights + row * top_k + rank, picked, mask=rank < top_k)
     tl.store(experts + row * top_k + rank, chosen.to(experts.dtype.element_ty), mask=rank < top_k)
+    if counts is not None:
+        is_live = row < tl.load(live) if has_live else True
+        _list_row(chosen, rank, is_live, counts, offsets, order, slots, num_experts, top_k, block_e)
 
 
 @triton.jit
@@ -198,8 +224,12 @@ def _list(
 def _choose_rows(
     logits: Tensor, bias: Tensor | None, given: Tensor | None, token_ids: Tensor | None, num_rows: Tensor | None,
     experts: Tensor, scale: float, score: Score, normalize: bool, floor: float, limit: GroupLimit | None,
+    lists: tuple[Tensor, ...] = (),
 ) -> Tensor:  # fmt: skip
-    """Writes the chosen experts [R, K] and returns their weights; `given` is [R, K], or [V, K] with token ids."""
+    """Writes the chosen experts [R, K] and returns their weights; `given` is [R, K], or [V, K] with token ids.
+
+    `lists`: counts, offsets, order and slots, written too; of one row only.
+    """
     logits = logits if logits.stride(1) == 1 else logits.contiguous()
     (rows, num_experts), top_k = logits.shape, experts.shape[1]
     weights = torch.empty((rows, top_k), dtype=torch.float32, device=logits.device)
@@ -218,7 +248,7 @@ def _choose_rows(
         num_experts, top_k, _SCORES[score], bias is not None, 0 if given is None else 1 if token_ids is None else 2,
         num_rows is not None, normalize, bound.groups, bound.kept, bound.best,
         triton.next_power_of_2(bound.groups), triton.next_power_of_2(num_experts // bound.groups),
-        block_e, block_e.bit_length() - 1, triton.next_power_of_2(top_k),
+        block_e, block_e.bit_length() - 1, triton.next_power_of_2(top_k), *lists,
         num_warps=1 if block_e <= 256 else 2, enable_fp_fusion=False,
     )  # fmt: skip
     return weights
@@ -243,10 +273,15 @@ def route_rows_triton(
     (rows, num_experts), on = logits.shape, logits.device
     chosen = torch.empty((rows, top_k), dtype=torch.int32, device=on)
     given = experts if table is None else table
-    weights = _choose_rows(logits, bias, given, token_ids, num_rows, chosen, scale, score, normalize, floor, limit)
     picks = rows * top_k
     numbers = torch.empty(2 * num_experts + 1 + 2 * picks, dtype=torch.int32, device=on)
     counts, offsets, order, slots = numbers.split([num_experts, num_experts + 1, picks, picks])
+    lists = (counts, offsets, order, slots) if rows == 1 else ()
+    weights = _choose_rows(
+        logits, bias, given, token_ids, num_rows, chosen, scale, score, normalize, floor, limit, lists
+    )
+    if lists:
+        return ExpertRows(chosen, weights, counts, offsets, order, slots.view(rows, top_k))
     block = min(_MOST_PICKS, max(triton.next_power_of_2(picks), 128))
     _list[(num_experts,)](
         chosen, weights if num_rows is None else num_rows, counts, offsets, order, slots, picks, top_k, num_experts,

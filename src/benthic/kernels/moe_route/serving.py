@@ -27,7 +27,9 @@ def route_rows(
     num_rows: Tensor | None = None,
     impl: Impl = "auto",
 ) -> ExpertRows:
-    """`moe_route`, and for every expert the rows that chose it; at most two launches on CUDA, and no word to the host.
+    """`moe_route`, and for every expert the rows that chose it; on CUDA without a word to the host.
+
+    A row alone takes one launch, more rows take two.
 
     Args:
         logits: float32 [R, E].

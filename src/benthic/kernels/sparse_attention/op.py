@@ -144,7 +144,7 @@ def _attend(
             chosen = None if kept is None else kept[first : first + cut.num_tiles]
             parts.append(attend(q, keys, b, some, scale, chosen, value_dim, cut.num_blocks)[:, :heads])
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return places.index_select(0, plan.order)
+    return places if plan.is_in_order else places.index_select(0, plan.order)
 
 
 def _is_for_cuda(query: Tensor, keys: Keys, plan: TilePlan, value_dim: int) -> bool:
@@ -192,7 +192,7 @@ def _by_triton(
         else:
             parts.append(with_reference_gradient(_triton(), _whole, (query, keys, sink), *rest))
     places = parts[0] if len(parts) == 1 else torch.cat(parts)
-    return places.index_select(0, plan.order)
+    return places if plan.is_in_order else places.index_select(0, plan.order)
 
 
 Group = tuple[KeyTiles, Tensor | None]

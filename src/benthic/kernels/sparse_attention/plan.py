@@ -226,10 +226,12 @@ def tile_plans(
     *,
     window: int,
     with_bias: bool = False,
+    is_in_order: bool = False,
 ) -> dict[int, TilePlan]:
     """Finishes a plan on the device: a `TilePlan` for each ratio.
 
     `with_bias` makes masks once for all layers: worth its memory where layers work with tensors alone, in training.
+    `is_in_order`: see `TilePlan`.
     """
     assert window <= 2 * BLOCK, f"a window of {window} needs more than {WINDOW_BLOCKS} aligned blocks of {BLOCK}"
     plans = {}
@@ -237,7 +239,7 @@ def tile_plans(
         tiles = [_key_tiles(group, tables, ratio, window) for group in groups]
         if with_bias:
             tiles = [replace(one, bias=hidden_keys(one, (0, one.num_blocks), None)) for one in tiles]
-        plans[ratio] = TilePlan(tuple(tiles), order)
+        plans[ratio] = TilePlan(tuple(tiles), order, is_in_order)
     return plans
 
 

@@ -112,10 +112,12 @@ class TilePlan:
     """All groups of a pass for one compression ratio.
 
     `order` int64 [R]: place of each row among the groups' query places, laid end to end. Dummy rows point at place 0.
+    `is_in_order`: row i is at place i, and there are no other places.
     """
 
     groups: tuple[KeyTiles, ...]
     order: Tensor
+    is_in_order: bool = False
 
 
 def window_blocks(window: int) -> int:

@@ -67,8 +67,8 @@ class HybridAttention(nn.Module):
         """Keeps the stacked weights; call again after weights change."""
         weight = self._output_weight()
         self.frozen_output = by_columns(weight) if isinstance(weight, Tensor) else weight
-        for stack in self.stacks.values():
-            stack.freeze()
+        for name, stack in self.stacks.items():
+            stack.freeze(self.numerics if name == "raw" else None)
 
     def forward(self, h: LayerInput, context: AttentionContext, trace: Trace | None = None) -> Tensor:
         """[R, D] normed input -> [R, D]."""

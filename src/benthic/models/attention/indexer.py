@@ -71,13 +71,19 @@ class Indexer(nn.Module):
         """
         plan, num_rows = context.plan(ratio), context.rows.num_rows
         picks: list[Tensor | None] | None = None
-        if query is not None:
-            gamma = gamma * self.gamma_scale
         if trace is not None and trace.wants_index_loss:
             assert query is not None
             assert isinstance(attended.keys, Tensor) and isinstance(keys, Tensor), "packed keys have no gradient"
             trace.index_losses[layer] = layer_index_loss(
-                query, gamma, keys, attended.query, attended.keys, plan, attended.sink, attended.scale, num_rows
+                query,
+                gamma * self.gamma_scale,
+                keys,
+                attended.query,
+                attended.keys,
+                plan,
+                attended.sink,
+                attended.scale,
+                num_rows,
             )
         if self._selects(plan) and not (trace is not None and trace.dense_selection):
             assert query is not None
@@ -94,7 +100,16 @@ class Indexer(nn.Module):
     ) -> list[Tensor | None]:
         """For each group of tiles the entries that stay, int32 [n, Q, k]; None where all visible ones do."""
         return [
-            pick_entries(query, gamma, keys, tiles, self.top_k, min_rows=self.min_rows, workspace_bytes=workspace_bytes)
+            pick_entries(
+                query,
+                gamma,
+                keys,
+                tiles,
+                self.top_k,
+                gamma_scale=self.gamma_scale,
+                min_rows=self.min_rows,
+                workspace_bytes=workspace_bytes,
+            )
             if tiles.max_visible > self.top_k
             else None
             for tiles in plan.groups
