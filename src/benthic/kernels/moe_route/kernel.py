@@ -68,6 +68,15 @@ def _unbounded_score(logits, is_sigmoid: tl.constexpr):
 
 
 @triton.jit
+def _score(logits, largest, total, score: tl.constexpr):
+    """`largest` and `total` are those of the row, which softmax alone needs."""
+    if score == 2:
+        return tl.div_rn(_exp(logits - largest), tl.full(logits.shape, 1.0, tl.float32) * total)
+    else:
+        return _unbounded_score(logits, score == 1)
+
+
+@triton.jit
 def _halved_sum(x, size: tl.constexpr, steps: tl.constexpr):
     """x_i + x_(i + size/2), and so on: an order that no compiler can change."""
     for step in tl.static_range(steps):
@@ -144,10 +153,7 @@ def _choose(
         inside = (group < groups) & (member < size)
         index = group * size + member
         values = tl.load(own + index, mask=inside, other=float("-inf"))
-        if score == 2:
-            scores = tl.div_rn(_exp(values - largest), tl.full(values.shape, 1.0, tl.float32) * total_score)
-        else:
-            scores = _unbounded_score(values, score == 1)
+        scores = _score(values, largest, total_score, score)
         ranked = scores
         if has_bias:
             ranked = scores + tl.load(bias + index, mask=inside, other=0.0)
@@ -167,10 +173,7 @@ def _choose(
         line = row if given_by == 1 else tl.load(token_ids + row).to(tl.int64)
         chosen = tl.load(given + line * top_k + rank, mask=rank < top_k, other=0).to(tl.int32)
         values = tl.load(own + chosen, mask=rank < top_k, other=0.0)
-        if score == 2:
-            picked = tl.div_rn(_exp(values - largest), tl.full(values.shape, 1.0, tl.float32) * total_score)
-        else:
-            picked = _unbounded_score(values, score == 1)
+        picked = _score(values, largest, total_score, score)
     if normalizes:
         total = 0.0
         for k in tl.static_range(top_k):
