@@ -29,6 +29,7 @@ from benthic.engine.worker import EngineWorker
 from benthic.errors import RequestError
 from benthic.llm.answers import OpenAnswer, OpenPrompt, RequestOutput
 from benthic.llm.front_door import FrontDoor
+from benthic.llm.grammars import ResponseFormat, constrained
 from benthic.llm.prompts import Prompt, check_prompt
 
 _POLL_S = 0.5
@@ -85,6 +86,7 @@ class AsyncLLM(FrontDoor):
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
+        response_format: ResponseFormat | None = None,
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
@@ -94,6 +96,8 @@ class AsyncLLM(FrontDoor):
         Args:
             prompt: text or token ids.
             params: None: the defaults.
+            response_format: what the text must conform to, as in a chat request; nothing tells the
+                model of it. An answer cut off by its length is unfinished.
             priority: -100 to 100, higher goes first.
             cache_salt: only requests of the same salt share cached prefixes.
             timeout_s: an answer that is not done after so many seconds ends with an `error`; None: the engine's own.
@@ -101,7 +105,8 @@ class AsyncLLM(FrontDoor):
         Raises:
             RequestError: the prompt or a parameter is invalid. An answer that failed later says so in its `error`.
         """
-        opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
+        asked = await self._constrain(params, response_format)
+        opened = self._read(prompt, asked, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         async with aclosing(self._events(opened)) as events:
             async for answer, event in events:
                 answer.take(event)
@@ -112,6 +117,7 @@ class AsyncLLM(FrontDoor):
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
+        response_format: ResponseFormat | None = None,
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
@@ -124,7 +130,8 @@ class AsyncLLM(FrontDoor):
             RequestError: as `generate`.
             Cancelled, CapacityError, EngineError: an answer ended with an error; see `CompletionOutput.error_kind`.
         """
-        opened = self._read(prompt, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
+        asked = await self._constrain(params, response_format)
+        opened = self._read(prompt, asked, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         async with aclosing(self._events(opened)) as events:
             async for answer, event in events:
                 yield _delta(answer, event)
@@ -178,6 +185,7 @@ class AsyncLLM(FrontDoor):
             return
         self._is_closed = True
         await asyncio.to_thread(self._worker.close)
+        await asyncio.to_thread(self._formats.close)
         if self._receiver is not None:
             await asyncio.to_thread(self._receiver.join)
 
@@ -189,6 +197,16 @@ class AsyncLLM(FrontDoor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+    async def _constrain(
+        self, params: SamplingParams | None, response_format: ResponseFormat | None
+    ) -> SamplingParams | None:
+        self._start()
+        waiting = self._formats.submit(response_format)
+        if waiting is None:
+            return params
+        ready = await asyncio.wrap_future(waiting)
+        return constrained(SamplingParams() if params is None else params, ready)
 
     def _read(self, prompt: Prompt, params: SamplingParams | None, **fields: Any) -> OpenPrompt:
         self._start()

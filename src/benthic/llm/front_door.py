@@ -11,6 +11,7 @@ from benthic.engine.config import engine_config
 from benthic.engine.cpu import prepare_products
 from benthic.engine.engine import Engine
 from benthic.errors import ConfigError
+from benthic.llm.grammars import Formats
 from benthic.llm.prompts import PromptReader
 from benthic.models.checkpoint.load import load_model, resolve
 from benthic.models.numerics import Policy
@@ -53,7 +54,9 @@ class FrontDoor(ABC):
                 tokenizer.check_model(model.config.vocab_size, model.config.eos_token_id)
             self._model = model
             self._reader = PromptReader(tokenizer, model.config.eos_token_id)
-            self._take_engine(Engine(model.freeze(), config))
+            self._formats = Formats(tokenizer)
+            masks = self._formats.masks(model.config.vocab_size)
+            self._take_engine(Engine(model.freeze(), config, masks=masks))
 
     @abstractmethod
     def _take_engine(self, engine: Engine) -> None:

@@ -24,6 +24,7 @@ from benthic.errors import RequestError
 from benthic.llm.answers import RequestOutput
 from benthic.llm.driver import EngineDriver
 from benthic.llm.front_door import FrontDoor
+from benthic.llm.grammars import ResponseFormat, constrained
 from benthic.llm.prompts import Prompt, check_prompt, checked_ids
 from benthic.models.transformer import Transformer
 
@@ -72,6 +73,7 @@ class LLM(FrontDoor):
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        response_format: ResponseFormat | None = None,
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
@@ -81,15 +83,18 @@ class LLM(FrontDoor):
         Args:
             prompts: texts or token ids; text is encoded as it stands, control spellings in it stay text.
             params: for all prompts, or one for each; None: the defaults.
+            response_format: what the text must conform to, for all prompts, as in a chat request; nothing tells the
+                model of it. An answer cut off by its length is unfinished.
             priority: of all of them: -100 to 100, higher goes first.
             cache_salt: only requests of the same salt share cached prefixes.
             timeout_s: an answer that is not done so many seconds after it was queued ends with an `error`; None:
                 `request_timeout_s` of the engine.
 
         Raises:
-            RequestError: a prompt or parameter is invalid; then nothing is generated.
+            RequestError: a prompt, parameter or format is invalid; then nothing is generated.
         """
-        opened = self._reader.read_all(prompts, params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
+        asked = self._constrain(params, response_format)
+        opened = self._reader.read_all(prompts, asked, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         with self._turn() as engine:
             for prompt in opened:
                 check_prompt(engine, prompt)
@@ -102,6 +107,7 @@ class LLM(FrontDoor):
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
+        response_format: ResponseFormat | None = None,
         priority: int = 0,
         cache_salt: str = "",
         timeout_s: float | None = None,
@@ -114,9 +120,8 @@ class LLM(FrontDoor):
             RequestError: the prompt or a parameter is invalid, or n is not 1.
             Cancelled, CapacityError, EngineError: the answer ended with an error; see `error_kind`.
         """
-        [opened] = self._reader.read_all(
-            [prompt], params, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s
-        )
+        asked = self._constrain(params, response_format)
+        [opened] = self._reader.read_all([prompt], asked, priority=priority, cache_salt=cache_salt, timeout_s=timeout_s)
         if len(opened.answers) != 1:
             raise RequestError(f"n is {len(opened.answers)}; a stream has 1 answer", param="n")
         with self._turn() as engine:
@@ -186,6 +191,7 @@ class LLM(FrontDoor):
     def close(self) -> None:
         """Frees the cache. Closing twice is fine; other calls, also those under way, then raise RequestError."""
         driver, self._driver = self._driver, None
+        self._formats.close()
         if driver is not None:
             driver.close()
 
@@ -196,6 +202,18 @@ class LLM(FrontDoor):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _constrain(
+        self, params: SamplingParams | Sequence[SamplingParams] | None, response_format: ResponseFormat | None
+    ) -> SamplingParams | Sequence[SamplingParams] | None:
+        self._open_driver()
+        waiting = self._formats.submit(response_format)
+        ready = None if waiting is None else waiting.result()
+        if ready is None:
+            return params
+        if isinstance(params, Sequence):
+            return [constrained(each, ready) for each in params]
+        return constrained(SamplingParams() if params is None else params, ready)
 
     def _open_driver(self) -> EngineDriver:
         if self._driver is None:

@@ -86,9 +86,9 @@ def choice_grammar(choices: Sequence[str], param: str) -> GrammarSpec:
     return _spec("ebnf", "root ::= " + " | ".join(json.dumps(choice) for choice in choices), param)
 
 
-def structural_tag_grammar(tag: Mapping[str, Any], param: str, *, has_markup: bool = False) -> GrammarSpec:
-    """Text with structured parts, as xgrammar's structural tags describe them."""
-    return _spec("structural_tag", to_source(tag), param, has_markup=has_markup)
+def structural_tag_grammar(tag: Mapping[str, Any], param: str, *, max_bytes: int = MAX_SOURCE_BYTES) -> GrammarSpec:
+    """Text with structured parts, as xgrammar's structural tags describe them; it may hold the markup of tool calls."""
+    return _spec("structural_tag", to_source(tag), param, has_markup=True, max_bytes=max_bytes)
 
 
 def to_source(value: Any) -> str:
@@ -96,8 +96,10 @@ def to_source(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def _spec(kind: GrammarKind, source: str, param: str, *, has_markup: bool = False) -> GrammarSpec:
+def _spec(
+    kind: GrammarKind, source: str, param: str, *, has_markup: bool = False, max_bytes: int = MAX_SOURCE_BYTES
+) -> GrammarSpec:
     size = len(source.encode("utf-8", errors="replace"))
-    if size > MAX_SOURCE_BYTES:
-        raise BadSchema(f"{param} has {size} bytes; a grammar has at most {MAX_SOURCE_BYTES}", param=param)
+    if size > max_bytes:
+        raise BadSchema(f"{param} has {size} bytes as a grammar; it must have at most {max_bytes}", param=param)
     return GrammarSpec(kind=kind, source=source, param=param, has_markup=has_markup)

@@ -151,7 +151,7 @@ def _read_structural_tag(value: Any, path: str) -> GrammarSpec:
     if not isinstance(form, dict):
         refuse(f"{path}.format", form, "an object with a type, as xgrammar's structural tags have it")
     checked = _checked(form, f"{path}.format")
-    return structural_tag_grammar({"type": "structural_tag", "format": checked}, path, has_markup=True)
+    return structural_tag_grammar({"type": "structural_tag", "format": checked}, path)
 
 
 def _old_format(value: Mapping[str, Any], path: str) -> dict[str, Any]:

@@ -321,7 +321,7 @@ def _parsing(request: recipe.ConversationRequest, extras: Extras) -> recipe.Pars
     parsing = request.parsing_options
     if extras.tools.begins_call:
         parsing.starts_in_tool_calls = True
-    if extras.response_schema is not None:
+    if extras.response_schema is not None and not extras.is_prefill:  # the rest of a begun JSON text is none
         parsing.parse_json_output = True
     return parsing
 

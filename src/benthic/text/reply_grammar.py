@@ -8,7 +8,7 @@ import deepseek_recipe as recipe
 
 from benthic.text.grammar import GrammarSpec
 from benthic.text.refusal import parameters_place
-from benthic.text.tool_grammar import BLOCK_BEGIN, Tool, tool_calls_grammar
+from benthic.text.tool_grammar import Tool, tool_calls_grammar
 
 
 def reply_grammar(
@@ -43,9 +43,11 @@ def reply_grammar(
     ]
     spec = answer
     if tools and conversation.tool_choice != "none":
-        spec = tool_calls_grammar(tools, is_forced=is_forced, is_parallel=is_parallel, answer=answer)
+        spec = tool_calls_grammar(
+            tools, is_forced=is_forced, is_parallel=is_parallel, is_begun=think_end_id is None, answer=answer
+        )
     if spec is None:
         return None
     if think_end_id is not None:
         return replace(spec, starts_after=think_end_id)
-    return replace(spec, prefix=BLOCK_BEGIN if is_forced and tools else begun)
+    return replace(spec, prefix="" if tools else begun)

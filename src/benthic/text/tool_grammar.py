@@ -14,13 +14,15 @@ from benthic.errors import BadSchema
 from benthic.text.grammar import GrammarSpec, structural_tag_grammar
 from benthic.text.grammar_compiler import MAX_WHITESPACE
 from benthic.text.json_schema_check import check_schema
+from benthic.text.parameter_grammar import ANY_TEXT, any_parameters, either, marked, parameters_format, sequence
 from benthic.text.tokenizer import DSML
 
 BLOCK_BEGIN = f"\n\n<{DSML}tool_calls>\n"
 """With this a prompt ends where a call is forced without thinking."""
+MAX_TOOLS_BYTES = 512 << 10
+"""Of the grammar of all tools."""
 _BLOCK_END = f"</{DSML}tool_calls>"
 _CALL_END = f"</{DSML}invoke>\n"
-_ANY: dict[str, Any] = {"type": "object"}
 
 
 class Tool(NamedTuple):
@@ -34,7 +36,7 @@ class Tool(NamedTuple):
 
 
 def tool_calls_grammar(
-    tools: Sequence[Tool], *, is_forced: bool, is_parallel: bool, answer: GrammarSpec | None
+    tools: Sequence[Tool], *, is_forced: bool, is_parallel: bool, is_begun: bool = False, answer: GrammarSpec | None
 ) -> GrammarSpec | None:
     """What a reply with these tools must keep to; None: nothing.
 
@@ -42,6 +44,7 @@ def tool_calls_grammar(
         tools: those offered.
         is_forced: whether the reply must be a call.
         is_parallel: whether it may hold more than one.
+        is_begun: whether the prompt ends with `BLOCK_BEGIN`.
         answer: what a reply without calls must keep to.
 
     Raises:
@@ -49,57 +52,35 @@ def tool_calls_grammar(
     """
     if not is_forced and is_parallel and answer is None and not any(tool.is_strict for tool in tools):
         return None
-    calls = {
-        "type": "tags_with_separator",
-        "tags": [_call(tool, is_forced) for tool in tools],
-        "separator": "",
-        "at_least_one": True,
-        "stop_after_first": not is_parallel,
-    }
+    calls: dict[str, Any] = either([_call(tool, is_forced) for tool in tools])
+    if is_parallel:
+        calls = {"type": "plus", "content": calls}
     if not is_forced and answer is None:
         return _spec(_text_then(calls))
-    block = {"type": "sequence", "elements": [_text(BLOCK_BEGIN), calls, _text(_BLOCK_END)]}
-    if is_forced or answer is None:
-        return _spec(block)
-    return _spec({"type": "or", "elements": [_as_format(answer), block]})
+    block = sequence([*([] if is_begun else [marked(BLOCK_BEGIN)]), calls, marked(_BLOCK_END)])
+    return _spec(block if is_forced or answer is None else either([_as_format(answer), block]))
 
 
 def _call(tool: Tool, is_forced: bool) -> dict[str, Any]:
-    schema = _parameters(tool, is_forced)
-    content: dict[str, Any] = {
-        "type": "json_schema",
-        "json_schema": schema,
-        "style": "deepseek_xml",
-        "max_whitespace_cnt": MAX_WHITESPACE,
-    }
-    if not schema.get("required"):  # in the April dialect a call without parameters has an empty line
-        content = {"type": "or", "elements": [content, _text("\n")]}
-    return {"type": "tag", "begin": f'<{DSML}invoke name="{tool.name}">\n', "content": content, "end": _CALL_END}
+    begin = marked(f'<{DSML}invoke name="{tool.name}">\n')
+    return sequence([begin, _parameters(tool, is_forced), marked(_CALL_END)])
 
 
 def _parameters(tool: Tool, is_forced: bool) -> dict[str, Any]:
     if tool.parameters is None or not (tool.is_strict or is_forced):
-        return _ANY
+        return any_parameters()
     try:
-        schema = check_schema(tool.parameters, tool.place, is_markup=True)
-        if schema.get("type") != "object":
-            raise BadSchema(f"{tool.place} must be of the type object, and not be joined of several", param=tool.place)
+        return parameters_format(check_schema(tool.parameters, tool.place, is_markup=True), tool.place)
     except BadSchema:
         if tool.is_strict:
             raise
-        return _ANY
-    return schema
+        return any_parameters()
 
 
 def _text_then(calls: dict[str, Any]) -> dict[str, Any]:
-    """Any text, and calls at its end where there are some."""
-    block = {"type": "tag", "begin": BLOCK_BEGIN.lstrip("\n"), "content": calls, "end": _BLOCK_END}
-    return {
-        "type": "triggered_tags",
-        "triggers": [BLOCK_BEGIN.strip("\n")],
-        "tags": [block],
-        "stop_after_first": True,
-    }
+    """Any text, and calls at its end where there are some: the token of the markup begins them."""
+    block = sequence([marked(BLOCK_BEGIN.lstrip("\n<")), calls, marked(_BLOCK_END)])
+    return sequence([ANY_TEXT, {"type": "optional", "content": block}])
 
 
 def _as_format(answer: GrammarSpec) -> dict[str, Any]:
@@ -116,9 +97,5 @@ def _as_format(answer: GrammarSpec) -> dict[str, Any]:
             return dict(json.loads(answer.source)["format"])
 
 
-def _text(value: str) -> dict[str, Any]:
-    return {"type": "const_string", "value": value}
-
-
 def _spec(form: dict[str, Any]) -> GrammarSpec:
-    return structural_tag_grammar({"type": "structural_tag", "format": form}, "tools", has_markup=True)
+    return structural_tag_grammar({"type": "structural_tag", "format": form}, "tools", max_bytes=MAX_TOOLS_BYTES)
