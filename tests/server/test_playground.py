@@ -480,3 +480,8 @@ def test_the_bundled_model_thinks_calls_a_tool_and_writes_json(browser: Browser)
         answer = json.loads(page.locator(".markdown .code pre").inner_text())
         assert answer == {"name": "Anna", "age": 31, "city": "Oslo"}
         keep(page, "bundled-json")
+        page.locator("label[for=format-regex]").click()
+        page.get_by_label("Expression").fill("(yes|no)!")
+        say(page, "Is it?")
+        wait_for_end(page)
+        assert page.locator(".markdown").last.inner_text() in ("yes!", "no!")

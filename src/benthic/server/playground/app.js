@@ -167,11 +167,13 @@ function showSettings(isOpen) {
   else if (!isOpen && panel.node.contains(document.activeElement)) composer.focus();
 }
 
+const FORMAT_CHIPS = { json: "JSON", schema: "JSON schema", regex: "Regex" };
+
 function showChips(settings) {
   const tools = settings.tools.filter((tool) => tool.enabled).length;
   const chips = [
     settings.thinking !== "default" && `Thinking ${settings.thinking}`,
-    settings.format !== "text" && (settings.format === "json" ? "JSON" : "JSON schema"),
+    FORMAT_CHIPS[settings.format],
     tools > 0 && (tools === 1 ? "1 tool" : `${tools} tools`),
     settings.system.trim() && "Instructions",
     settings.temperature !== null && `Temperature ${settings.temperature}`,

@@ -61,11 +61,11 @@ function sampling(settings) {
   return body;
 }
 
-function format({ format: kind, schema }) {
+function format({ format: kind, schema, regex }) {
   if (kind === "json") return { response_format: { type: "json_object" } };
   if (kind === "schema")
     return { response_format: { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } } };
-  return {};
+  return kind === "regex" && regex ? { response_format: { type: "regex", regex } } : {};
 }
 
 function tools({ tools: all, toolChoice }) {

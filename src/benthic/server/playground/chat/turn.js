@@ -86,7 +86,7 @@ export function wantsResults(turn) {
 
 /** How JSON in an answer stands: null when none was asked for. */
 export function jsonState(turn) {
-  if (turn.format === "text" || !turn.content || !FINAL.has(turn.phase)) return null;
+  if (!["json", "schema"].includes(turn.format) || !turn.content || !FINAL.has(turn.phase)) return null;
   try {
     return { isValid: true, text: JSON.stringify(JSON.parse(turn.content), null, 2) };
   } catch {

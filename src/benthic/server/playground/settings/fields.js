@@ -120,6 +120,7 @@ export function defaultSettings() {
     effort: "",
     format: "text",
     schema: EXAMPLE_SCHEMA,
+    regex: "",
     stop: "",
     tools: [],
     toolChoice: "auto",
@@ -155,7 +156,8 @@ export function schemaProblem(text) {
 /** How many settings differ from the defaults. */
 export function numChanged(settings) {
   const defaults = defaultSettings();
-  const ignored = new Set(["tools", ...(settings.format === "schema" ? [] : ["schema"])]);
+  const ignored = new Set(["tools", "schema", "regex"]);
+  ignored.delete(settings.format);
   const changed = Object.keys(defaults).filter((name) => !ignored.has(name) && settings[name] !== defaults[name]);
   return changed.length + settings.tools.filter((tool) => tool.enabled).length;
 }

@@ -6,6 +6,18 @@ import { numberRow, segments, selectRow, textRow } from "./controls.js";
 import { EFFORTS, NUMBERS, defaultSettings, numChanged, restoreSettings, schemaProblem } from "./fields.js";
 import { ToolSection } from "./tools.js";
 
+const THINKING = [
+  ["default", "Default"],
+  ["off", "Off"],
+  ["on", "On"],
+];
+const FORMATS = [
+  ["text", "Text"],
+  ["json", "JSON"],
+  ["schema", "Schema"],
+  ["regex", "Regex"],
+];
+
 export class SettingsPanel {
   /** @param {{onChange: (settings: object) => void, onClose: () => void}} actions */
   constructor({ onChange, onClose }) {
@@ -40,6 +52,7 @@ export class SettingsPanel {
   #sections = [];
   #whenThinking;
   #whenSchema;
+  #whenRegex;
 
   /** Takes some settings over; the others stay. */
   apply(changes) {
@@ -70,81 +83,65 @@ export class SettingsPanel {
     this.#tools.refresh();
     this.#whenThinking.hidden = this.settings.thinking !== "on";
     this.#whenSchema.hidden = this.settings.format !== "schema";
+    this.#whenRegex.hidden = this.settings.format !== "regex";
     this.#reset.disabled = numChanged(this.settings) === 0 && this.settings.tools.length === 0;
   }
 
   #build() {
-    const { settings } = this;
-    const add = (control) => {
-      this.#controls.push(control);
-      return control.node;
-    };
-    const number = (name) =>
-      add(
-        numberRow(
-          NUMBERS.find((field) => field.name === name),
-          () => settings[name],
-          this.#set(name),
-        ),
-      );
+    const plain = NUMBERS.filter((field) => !field.more && !field.isPlain).map(({ name }) => this.#number(name));
+    const more = NUMBERS.filter((field) => field.more).map(({ name }) => this.#number(name));
     const system = {
       id: "set-system",
       label: "Instructions",
       rows: 3,
       placeholder: "What the model should know or be (system prompt)",
     };
-    const schema = {
-      id: "set-schema",
-      label: "JSON schema",
-      rows: 9,
-      isCode: true,
-      problem: (text) => (settings.format === "schema" ? schemaProblem(text) : null),
-    };
     const stop = { id: "set-stop", label: "Stop strings", rows: 2, placeholder: "One a line" };
-    const efforts = () => EFFORTS.map((effort) => [effort, effort || "default"]);
-
-    this.#whenThinking = el(
-      "div",
-      {},
-      add(
-        selectRow({ id: "set-effort", label: "Effort", options: efforts }, () => settings.effort, this.#set("effort")),
-      ),
-      number("budget"),
-    );
-    this.#whenSchema = el("div", {}, add(textRow(schema, () => settings.schema, this.#set("schema"))));
-    const thinking = [
-      ["default", "Default"],
-      ["off", "Off"],
-      ["on", "On"],
-    ];
-    const formats = [
-      ["text", "Text"],
-      ["json", "JSON"],
-      ["schema", "Schema"],
-    ];
-    const plain = NUMBERS.filter((field) => !field.more && !field.isPlain).map(({ name }) => number(name));
-    const more = NUMBERS.filter((field) => field.more).map(({ name }) => number(name));
+    const penalties = el("details", { class: "more" }, el("summary", {}, "Penalties"), more);
     this.#sections = [
-      section(null, add(textRow(system, () => settings.system, this.#set("system")))),
-      section(
-        "Thinking",
-        add(segments("thinking", "Thinking", thinking, () => settings.thinking, this.#set("thinking"))),
-        this.#whenThinking,
-      ),
-      section(
-        "Answer format",
-        add(segments("format", "Answer format", formats, () => settings.format, this.#set("format"))),
-        this.#whenSchema,
-      ),
+      section(null, this.#text("system", system)),
+      this.#thinkingSection(),
+      this.#formatSection(),
       section("Tools", this.#tools.node),
-      section(
-        "Sampling",
-        plain,
-        number("seed"),
-        el("details", { class: "more" }, el("summary", {}, "Penalties"), more),
-      ),
-      section("Length", number("max_tokens"), add(textRow(stop, () => settings.stop, this.#set("stop")))),
+      section("Sampling", plain, this.#number("seed"), penalties),
+      section("Length", this.#number("max_tokens"), this.#text("stop", stop)),
     ];
+  }
+
+  #thinkingSection() {
+    const options = () => EFFORTS.map((effort) => [effort, effort || "default"]);
+    const effort = selectRow({ id: "set-effort", label: "Effort", options }, this.#get("effort"), this.#set("effort"));
+    this.#whenThinking = el("div", {}, this.#add(effort), this.#number("budget"));
+    const choice = segments("thinking", "Thinking", THINKING, this.#get("thinking"), this.#set("thinking"));
+    return section("Thinking", this.#add(choice), this.#whenThinking);
+  }
+
+  #formatSection() {
+    const problem = (text) => (this.settings.format === "schema" ? schemaProblem(text) : null);
+    const schema = { id: "set-schema", label: "JSON schema", rows: 9, isCode: true, problem };
+    const regex = { id: "set-regex", label: "Expression", rows: 2, isCode: true, placeholder: "(yes|no)" };
+    this.#whenSchema = el("div", {}, this.#text("schema", schema));
+    this.#whenRegex = el("div", {}, this.#text("regex", regex));
+    const choice = segments("format", "Answer format", FORMATS, this.#get("format"), this.#set("format"));
+    return section("Answer format", this.#add(choice), this.#whenSchema, this.#whenRegex);
+  }
+
+  #add(control) {
+    this.#controls.push(control);
+    return control.node;
+  }
+
+  #get(name) {
+    return () => this.settings[name];
+  }
+
+  #number(name) {
+    const field = NUMBERS.find((candidate) => candidate.name === name);
+    return this.#add(numberRow(field, this.#get(name), this.#set(name)));
+  }
+
+  #text(name, shape) {
+    return this.#add(textRow(shape, this.#get(name), this.#set(name)));
   }
 }
 
