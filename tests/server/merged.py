@@ -177,13 +177,13 @@ def as_sent(whole: list[tuple[str, str]], streamed: list[tuple[str, str]]) -> li
     """Calls of a whole Messages reply, where arguments are parsed if they can be, in the words of the stream."""
     for (name, arguments), (name_sent, sent) in zip(whole, streamed, strict=True):
         assert name == name_sent
-        assert json.loads(arguments) == (json.loads(sent or "{}") if is_object(sent) else {})
+        assert json.loads(arguments) == (json.loads(sent) if is_object(sent) else {})
     return streamed
 
 
 def is_object(arguments: str) -> bool:
     """Whether a call with these arguments can be carried out."""
     try:
-        return isinstance(json.loads(arguments or "{}"), dict)
+        return isinstance(json.loads(arguments), dict)
     except ValueError:
         return False

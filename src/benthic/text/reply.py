@@ -366,7 +366,7 @@ def _clamp(value: float) -> float:
 
 def _problem(arguments: str) -> str | None:
     try:
-        value = json.loads(arguments or "{}", parse_constant=_refuse_constant)
+        value = json.loads(arguments, parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return "not JSON that everybody reads: a lone surrogate"
