@@ -6,9 +6,12 @@ outside is escaped, so that nobody can write lines of their own into a log.
 
 import json
 import logging
+import queue
 import sys
+import threading
+import time
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 LogFormat = Literal["text", "json"]
 
@@ -17,17 +20,69 @@ REQUESTS = "benthic.requests"
 START = "benthic.start"
 """The logger of what is said while a process starts. These two speak below a warning, the others do not."""
 _KEY = "benthic_figures"
+MAX_LINES = 10_000
+"""Of a log that wait for their reader."""
+_FLUSH_S = 2.0
 
 
 def log_to_stderr(log_format: LogFormat) -> None:
     """Sends the log of this process to stderr: warnings of everything, the start, and a line for each request."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = UnhurriedHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     for name in (REQUESTS, START):
         logging.getLogger(name).setLevel(logging.INFO)
+
+
+class UnhurriedHandler(logging.Handler):
+    """Writes lines from a thread of its own: whoever logs never waits for whoever reads the log.
+
+    A pipe whose reader stands still takes 64 KiB; a server that then waited with its next line would answer nobody.
+    Lines beyond MAX_LINES that wait are dropped, and their number is written when there is room again.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: queue.Queue[str] = queue.Queue(MAX_LINES)
+        self._num_dropped = 0
+        self._thread = threading.Thread(target=self._write, name="benthic-log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hands one record's line over."""
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._num_dropped += 1
+        except Exception:  # noqa: BLE001 - as every handler: a record that cannot be written stops nobody
+            self.handleError(record)
+
+    def flush(self) -> None:
+        """Waits for what has been handed over to be written, but not for ever."""
+        end = time.monotonic() + _FLUSH_S
+        while self._lines.unfinished_tasks and time.monotonic() < end and self._thread.is_alive():
+            time.sleep(0.005)
+
+    def close(self) -> None:
+        """Writes what waits."""
+        self.flush()
+        super().close()
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            dropped, self._num_dropped = self._num_dropped, 0
+            note = f"({dropped} lines of the log were dropped: nobody read it)\n" if dropped else ""
+            try:
+                self._stream.write(f"{note}{line}\n")
+                self._stream.flush()
+            except (OSError, ValueError):  # the reader has gone, or the stream is closed: nobody to tell
+                pass
+            finally:
+                self._lines.task_done()
 
 
 def figures(**values: Any) -> dict[str, Any]:
@@ -58,8 +113,8 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, or lines."""
         pairs = [f"{name}={_plain(value)}" for name, value in getattr(record, _KEY, {}).items()]
-        time = _time_of(record).strftime("%H:%M:%S.%f")[:-3]
-        line = " ".join([time, record.levelname.lower(), record.getMessage(), *pairs])
+        clock = _time_of(record).strftime("%H:%M:%S.%f")[:-3]
+        line = " ".join([clock, record.levelname.lower(), record.getMessage(), *pairs])
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 

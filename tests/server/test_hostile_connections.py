@@ -120,7 +120,7 @@ def deaf_socket(up: Any) -> socket.socket:
 async def test_a_client_that_never_reads_is_cut_off_and_its_sequences_end(live: Any, stream: bool) -> None:
     with live("word " * 50, write_timeout_s=0.5, context_len=200_000) as up:
         deaf = deaf_socket(up)
-        wishes = {"n": 2, "logprobs": True, "top_logprobs": 20, "max_tokens": 5000 if stream else 200}
+        wishes = {"n": 2, "logprobs": True, "top_logprobs": 20, "max_tokens": 2000 if stream else 150}
         deaf.sendall(post(CHAT, {**ENDLESS, **wishes, "stream": stream}))
         assert await until(lambda: up.service.channel.num_open > 0)
         assert await until(lambda: not up.server.server_state.connections, 60)

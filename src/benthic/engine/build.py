@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import chain, repeat
 
+from benthic.cache.memory import available_bytes
 from benthic.engine.cpu import prepare_products
 from benthic.engine.engine import Engine
 from benthic.engine.factory import BuiltEngine
@@ -21,6 +22,8 @@ _WARM_UP_LEN = 160
 """Longer than the longest compression block, so that every kind of layer has work."""
 SMALL_BYTES = 256 << 20
 """Of a checkpoint whose engine may be built twice."""
+SPARE_BYTES = 2 << 30
+"""What a machine must have left for that: a system that runs out of memory may end the wrong one of the two."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +70,8 @@ def build_small_engine(spec: EngineSpec) -> BuiltEngine | None:
     of; else nothing but what this module imports."""
     folder = resolve(spec.model)
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    if chosen_device(spec.device).type != "cpu" or size > SMALL_BYTES:
+    device = chosen_device(spec.device)
+    if device.type != "cpu" or size > SMALL_BYTES or available_bytes(device) < SPARE_BYTES:
         return None
     return build_engine(spec)
 
