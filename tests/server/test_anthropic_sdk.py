@@ -123,6 +123,7 @@ def test_a_message_is_the_same_plain_streamed_and_on_the_wire(up: Live, client: 
 
 
 def test_deltas_of_a_stream_come_in_blocks_one_after_the_other(client: anthropic.Anthropic) -> None:
+    """B95."""
     events = list(
         client.messages.create(
             model="tiny", max_tokens=2000, messages=asked("call add"), tools=[TOOL], stream=True, **THINK
@@ -234,6 +235,7 @@ def test_cached_tokens_are_told_apart_in_plain_and_streamed_usage(up: Live, clie
 
 @pytest.mark.parametrize("stop", ["2", "🌊", "632 🌊"])
 def test_the_stop_sequence_that_ended_a_message_is_named(client: anthropic.Anthropic, stop: str) -> None:
+    """B119."""
     options: Any = {"model": "tiny", "max_tokens": 2000, "messages": asked("hi"), "stop_sequences": [stop, "never"]}
     plain = client.messages.create(**options, **THINK)
     with client.messages.stream(**options, **THINK) as stream:

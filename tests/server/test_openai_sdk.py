@@ -64,6 +64,10 @@ class Verdict(BaseModel):
     is_sure: bool
 
 
+class Paint(BaseModel):
+    colour: Literal["red", "green"]
+
+
 def asked(text: str) -> Any:
     return [{"role": "user", "content": text}]
 
@@ -172,6 +176,24 @@ def test_a_model_that_knows_nothing_answers_in_the_callers_types(sampler: openai
     assert isinstance(chat.choices[0].message.parsed, Verdict)
     response = sampler.responses.parse(input="hi", text_format=Verdict, **options)
     assert isinstance(response.output_parsed, Verdict)
+
+
+def test_a_model_that_knows_nothing_calls_the_function_that_it_must(sampler: openai.OpenAI) -> None:
+    options: Any = {"model": "tiny", "extra_body": {"thinking": False, "temperature": 1.0, "seed": 3}}
+    options["parallel_tool_calls"] = False
+    chat_tool = openai.pydantic_function_tool(Paint, name="paint")
+    chat = sampler.chat.completions.parse(
+        messages=asked("hi"), tools=[chat_tool], tool_choice="required", **options
+    ).choices[0]
+    assert chat.finish_reason == "tool_calls"
+    [call] = chat.message.tool_calls or []
+    assert isinstance(call.function.parsed_arguments, Paint)
+    tool: Any = {**chat_tool["function"], "type": "function"}
+    forced: Any = {"type": "function", "name": "paint"}
+    response = sampler.responses.create(input="hi", tools=[tool], tool_choice=forced, **options)
+    [item] = response.output
+    assert (item.type, item.status) == ("function_call", "completed")
+    assert Paint.model_validate_json(item.arguments)
 
 
 def test_chat_log_probabilities_are_those_of_the_tokens_shown(sampler: openai.OpenAI) -> None:

@@ -128,6 +128,35 @@ def test_reasoning_comes_back_from_a_client_that_keeps_only_the_sealed_form(
     assert "so 你😀" in tokenizer.decode(sealed.token_ids)
 
 
+def test_items_of_three_turns_are_the_prompt_that_the_same_chat_has(encoder: PromptEncoder) -> None:
+    """B101: reasoning items are the reasoning of the assistant's next words, not words of their own."""
+    thought = [{"type": "reasoning_text", "text": "look it up"}]
+    items = [
+        {"role": "user", "content": "hi"},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "greet"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "hello", "annotations": []}],
+        },
+        {"role": "user", "content": "f of 3?"},
+        {"type": "reasoning", "summary": [], "content": thought},
+        {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"n": 3}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "9"},
+    ]
+    call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"n": 3}'}}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello", "reasoning_content": "greet"},
+        {"role": "user", "content": "f of 3?"},
+        {"role": "assistant", "content": None, "reasoning_content": "look it up", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "9"},
+    ]
+    chat_tool = {"type": "function", "function": {name: FUNCTION[name] for name in ("name", "parameters")}}
+    chat = encoder.encode("chat", {"messages": messages, "tools": [chat_tool], "thinking": True})
+    assert ask(encoder, input=items, tools=[FUNCTION], thinking=True).token_ids == chat.token_ids
+
+
 def test_reasoning_is_not_sealed_unless_asked_for(tokenizer: Tokenizer, encoder: PromptEncoder) -> None:
     events, body = reply_to(ask(encoder, thinking=True), tokenizer, "so</think>b")
     assert "encrypted_content" not in json.dumps([events, body])
