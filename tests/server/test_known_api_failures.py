@@ -314,3 +314,17 @@ async def test_b102_empty_content_is_content(scripted: Any) -> None:
                 messages = [*ASK, turn, {"role": "tool", "tool_call_id": "c", "content": result}]
                 await up.json(CHAT, messages=messages, tools=[TOOL], thinking=OFF)
         assert (await up.post(CHAT, messages=[{"role": "assistant", "content": None}, *ASK])).status_code == 400
+
+
+def test_b95_the_official_client_reads_a_stream_with_broken_arguments_to_its_end(live: Any) -> None:
+    anthropic = pytest.importorskip("anthropic")
+    broken = INVOKE.replace(' string="true">x', ' string="false">no json')
+    tool = {"name": "f", "input_schema": PARAMETERS}
+    with live(f"hi\n\n{OPEN}{broken}{INVOKE}{CLOSE}{EOS}") as up:
+        client = anthropic.Anthropic(base_url=up.url, api_key="none", max_retries=0)
+        asked: Any = {"messages": ASK, "max_tokens": 100, "tools": [tool], "thinking": {"type": "disabled"}}
+        with client.messages.stream(model="tiny", **asked) as stream:
+            message = stream.get_final_message()
+    text, first, second = message.content
+    assert (text.text, first.input, second.input) == ("hi", {}, {"a": "x"})
+    assert message.stop_reason == "end_turn"
