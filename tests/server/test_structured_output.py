@@ -89,11 +89,13 @@ def content(reply: dict[str, Any]) -> str:
 async def schema_answers(up: Running, seeds: range) -> list[dict[str, Any]]:
     """A choice for the schema of each seed, eight at a time."""
     room = asyncio.Semaphore(8)
+    [quote] = up.service.tokenizer.encode('"')  # without help a random model hardly ever ends a string
+    body = ASK | {"max_tokens": 400, "logit_bias": {str(quote): 5.0}, "thinking": False}
 
     async def ask(seed: int) -> dict[str, Any]:
         form = {"type": "json_schema", "json_schema": {"name": "case", "schema": schema_case(seed)}}
         async with room:
-            reply = await up.json(CHAT, **ASK | {"seed": seed}, thinking=False, response_format=form)
+            reply = await up.json(CHAT, **body | {"seed": seed}, response_format=form)
         return dict(reply["choices"][0])
 
     return await asyncio.gather(*map(ask, seeds))
@@ -104,14 +106,14 @@ async def check_schemas(plain: Running, drafting: Running, num_schemas: int) -> 
     answers = await schema_answers(plain, seeds)
     whole = 0
     for seed, answer in zip(seeds, answers, strict=True):
-        if answer["finish_reason"] == "length":  # an unbounded string of a random model has no end
+        if answer["finish_reason"] == "length":
             continue
         assert answer["finish_reason"] == "stop"
         value = json.loads(answer["message"]["content"])
         jsonschema.Draft202012Validator(schema_case(seed)).validate(value)
         whole += 1
     print(f"{whole} of {num_schemas} answers are whole and valid, the others cut by their length")
-    assert whole >= 0.8 * num_schemas
+    assert whole >= 0.9 * num_schemas
     drafted = await schema_answers(drafting, seeds)
     assert [answer["message"] for answer in drafted] == [answer["message"] for answer in answers]
 

@@ -8,7 +8,7 @@ Sources travel and not automata: a serialised automaton of a schema with 500 opt
 import json
 import re
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from benthic.errors import BadSchema
 from benthic.text.grammar_library import load_library
@@ -24,12 +24,19 @@ _PLACE = re.compile(
 )
 
 
+class _Compiler(NamedTuple):
+    """xgrammar's compiler over one way of spelling the vocabulary, and the ids without a spelling."""
+
+    library: Any
+    barred: frozenset[int]
+
+
 class GrammarCompiler:
     """Compiles payloads of `grammar.GrammarSpec` for one vocabulary, and keeps the latest. For one thread at a time."""
 
     def __init__(self, vocabulary: GrammarVocabulary) -> None:
         self._vocabulary = vocabulary
-        self._compilers: dict[tuple[bool, bool], Any] = {}
+        self._compilers: dict[tuple[bool, bool], _Compiler] = {}
 
     @cached_property
     def library(self) -> Any:
@@ -52,7 +59,7 @@ class GrammarCompiler:
             BadSchema: the source is no grammar, or one that nothing can satisfy.
         """
         given = json.loads(payload)
-        source, compiler = given["source"], self._compiler(given["has_markup"], given["kind"] == "json_schema")
+        source, compiler = given["source"], self._of(given).library
         try:
             match given["kind"]:
                 case "json_schema":
@@ -79,20 +86,28 @@ class GrammarCompiler:
             raise BadSchema(f"the reply begins with {shown!r}, which the format does not allow")
         return matcher
 
-    def _compiler(self, has_markup: bool, is_json: bool) -> Any:
+    def barred(self, payload: bytes) -> frozenset[int]:
+        """Ids that no answer under a grammar may hold, whatever it says."""
+        return self._of(json.loads(payload)).barred
+
+    def _of(self, given: dict[str, Any]) -> "_Compiler":
+        return self._compiler(given["has_markup"], given["kind"] == "json_schema")
+
+    def _compiler(self, has_markup: bool, is_json: bool) -> "_Compiler":
         kind = has_markup, is_json
         if kind not in self._compilers:
             library, vocabulary = self.library, self._vocabulary
+            spellings = vocabulary.spellings(has_markup=has_markup, is_json=is_json)
             info = library.TokenizerInfo(
-                vocabulary.spellings(has_markup=has_markup, is_json=is_json),
+                spellings,
                 vocab_type=library.VocabType.BYTE_LEVEL,
                 vocab_size=vocabulary.vocab_size,
                 stop_token_ids=[vocabulary.eos_token_id],
                 add_prefix_space=False,
             )
-            self._compilers[kind] = library.GrammarCompiler(
-                info, max_threads=1, cache_enabled=True, cache_limit_bytes=CACHE_BYTES
-            )
+            compiler = library.GrammarCompiler(info, max_threads=1, cache_enabled=True, cache_limit_bytes=CACHE_BYTES)
+            barred = frozenset(token_id for token_id, spelling in enumerate(spellings) if not spelling)
+            self._compilers[kind] = _Compiler(compiler, barred)
         return self._compilers[kind]
 
 

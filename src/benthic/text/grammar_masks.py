@@ -55,14 +55,17 @@ class GrammarMasks:
         Raises:
             BadSchema: the source is no grammar, or it refuses the prefix.
         """
-        return GrammarMask(self._compiler.start(grammar.compiled, grammar.prefix), self._compiler.vocab_size)
+        compiler = self._compiler
+        matcher = compiler.start(grammar.compiled, grammar.prefix)
+        return GrammarMask(matcher, compiler.barred(grammar.compiled), compiler.vocab_size)
 
 
 class GrammarMask:
     """One sequence's place in a grammar; see `engine.grammar.TokenMask`."""
 
-    def __init__(self, matcher: Any, vocab_size: int) -> None:
+    def __init__(self, matcher: Any, barred: frozenset[int], vocab_size: int) -> None:
         self._matcher = matcher
+        self._barred = barred  # the library refuses them too, and says so on standard error each time
         self._vocab_size = vocab_size
 
     def fill(self, words: Words) -> bool:
@@ -71,7 +74,7 @@ class GrammarMask:
 
     def accept(self, token_id: int) -> bool:
         """Moves on by a token; False, and nothing has changed, where the grammar has none of it here."""
-        return bool(self._matcher.accept_token(token_id))
+        return token_id not in self._barred and bool(self._matcher.accept_token(token_id))
 
     def rollback(self, num_tokens: int) -> None:
         """Takes the last accepted tokens back."""
@@ -80,7 +83,7 @@ class GrammarMask:
 
     def fork(self) -> "GrammarMask":
         """Another one at the same place."""
-        return GrammarMask(self._matcher.fork(), self._vocab_size)
+        return GrammarMask(self._matcher.fork(), self._barred, self._vocab_size)
 
     @property
     def is_ended(self) -> bool:

@@ -61,11 +61,11 @@ class GrammarTrial:
             child.stdin.write(json.dumps(request).encode() + b"\n")
             child.stdin.flush()
             answer = self._read(child, self._timeout_s)
-        except OSError:  # it has gone
-            pass
         except TimeoutError:
             self.close()
             return f"compiling it takes more than {self._timeout_s:g} seconds; make it simpler or smaller"
+        except OSError:  # it has gone
+            pass
         if answer is None:
             self.close()
             raise BadSchema("the process that compiled the grammar ended; make it simpler or smaller")

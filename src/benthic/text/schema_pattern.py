@@ -8,6 +8,8 @@ cannot do (looking ahead or back) is refused.
 import re
 from collections.abc import Iterator
 
+from benthic.text.tokenizer import DSML
+
 MAX_PATTERN_LEN = 1000
 MAX_REPEATS = 1000
 _COUNTS = re.compile(r"\{(\d+)(?:,(\d*))?\}")
@@ -19,6 +21,7 @@ _REFUSED_ESCAPES = {
     **dict.fromkeys("123456789k", "a reference to a group"),
     **dict.fromkeys("cGQE", "an escape that few dialects have"),
 }
+_BAR = DSML[0]
 _CONTROLS = {"n": r"\\n", "r": r"\\r", "t": r"\\t", "f": r"\\f", "v": r"\\u000b", "0": r"\\u0000"}
 """As JSON text spells them, in a regular expression."""
 
@@ -39,7 +42,7 @@ def whole_pattern(pattern: str, *, is_json: bool = True) -> str:
     """
     if len(pattern) > MAX_PATTERN_LEN:
         raise PatternError(f"has {len(pattern)} characters; a pattern has at most {MAX_PATTERN_LEN}")
-    anything = "." if is_json else "[^\\n\\r]"
+    anything = "." if is_json else f"[^\\n\\r{_BAR}]"
     wholes = []
     for branch in _branches(list(_pieces(pattern))):
         starts, ends = branch[:1] == ["^"], branch[-1:] == ["$"]
@@ -137,6 +140,13 @@ def _branches(pieces: list[str]) -> list[list[str]]:
     return branches
 
 
+def _raw(piece: str) -> str:
+    """In text that stands for itself, in the markup of tool calls, nothing matches that markup's token."""
+    if piece in (r"\S", r"\W", r"\D"):
+        return f"[^{piece.lower()}{_BAR}]"
+    return f"{piece[:-1]}{_BAR}]" if piece.startswith("[^") else piece
+
+
 def _rewritten(piece: str, anything: str, is_json: bool) -> str:
     if piece == ".":
         return anything
@@ -145,7 +155,7 @@ def _rewritten(piece: str, anything: str, is_json: bool) -> str:
     if re.match(r"\(\?P?<", piece):
         return "("
     if not is_json:
-        return piece
+        return _raw(piece)
     if piece in ('"', r"\""):
         return r'(?:\\")'
     if piece == "\\\\":
