@@ -104,7 +104,7 @@ def test_long_contexts_queued_behind_one_another_have_the_scores_of_each_alone(
     held = [torch.empty_like(one) for one in alone]
     for n in range(34 * caches):
         held[n % caches].fill_(-torch.inf)
-        write_visible_scores(query, gamma, keys, tiles[n % caches], (0, entries // 64), held[n % caches])
+        write_visible_scores(query, gamma, keys, tiles[n % caches], (0, tiles[0].num_entry_blocks), held[n % caches])
     torch.cuda.synchronize()
     assert all(torch.equal(got, one) for got, one in zip(held, alone, strict=True))
     for row in (0, 17, rows - 1):
