@@ -113,7 +113,7 @@ async def test_b107_text_around_an_empty_block_stays_and_stray_closing_tags_go(s
     }
     async with scripted("", context_len=2048) as up:
         for markup, shown in cases.items():
-            for size in (1, 2, 5, 100):
+            for size in (1, 3):
                 up.engine.said = Script(up.service.tokenizer.encode_markup(markup + EOS), step_sizes=(size,))
                 said = await both_ways(up, protocol, **asking(protocol, tools=TOOLS[protocol]))
                 assert ((said.reasoning, said.content), said.calls) == (shown, [])

@@ -20,7 +20,7 @@ from tests.server.scripted_engine import TINY, Script
 from tests.server.slow_reader import read_slowly
 from tests.server.transcripts import CONTROL, DSML, Speller, Transcript, make_transcripts
 
-COUNTS = [pytest.param(20, id="20"), pytest.param(500, id="500", marks=pytest.mark.nightly)]
+COUNTS = [pytest.param(10, id="10"), pytest.param(500, id="500", marks=pytest.mark.nightly)]
 REST_OF_TAGS = ("tool_calls>", 'invoke name="', 'parameter name="', "invoke>", "parameter>")
 
 

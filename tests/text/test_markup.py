@@ -1,7 +1,7 @@
 """Tags outside of calls, calls without tools, the end of calls: what is shown, and that no token is lost."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benthic.text.markup import MarkupReader, Piece
@@ -59,6 +59,7 @@ SIZES = st.lists(st.integers(1, 9), min_size=1, max_size=4)
 def test_tags_that_belong_to_no_call_are_dropped_and_text_stays(name: str, has_tools: bool) -> None:
     markup, shown = WITHOUT_CALLS[name]
 
+    @settings(max_examples=20)
     @given(SIZES)
     def check(sizes: list[int]) -> None:
         before, calls, reader = read(markup, sizes, has_tools=has_tools)
@@ -67,6 +68,7 @@ def test_tags_that_belong_to_no_call_are_dropped_and_text_stays(name: str, has_t
     check()
 
 
+@settings(max_examples=30)
 @given(SIZES, st.sampled_from(["", BLOCK, f"<{D}function_calls>\n", f"<{D}tool_call>\n"]))
 def test_calls_come_out_as_they_are_from_their_first_tag_on(sizes: list[int], opening: str) -> None:
     before, calls, reader = read(f"a {opening}{CALL}", sizes, has_tools=True)
@@ -75,12 +77,14 @@ def test_calls_come_out_as_they_are_from_their_first_tag_on(sizes: list[int], op
     assert not reader.is_over
 
 
+@settings(max_examples=30)
 @given(SIZES)
 def test_the_end_of_the_block_is_the_end_of_the_reply(sizes: list[int]) -> None:
     assert read(f"a{BLOCK}{CALL}{CALL}{END_BLOCK}", sizes, has_tools=True)[2].is_over
     assert not read(f"a{BLOCK}{CALL}{CALL}", sizes, has_tools=True)[2].is_over
 
 
+@settings(max_examples=30)
 @given(SIZES)
 def test_a_parameter_of_no_kind_becomes_a_string(sizes: list[int]) -> None:
     for kind, read_as in (("", ' string="true"'), (' string="false"', ' string="false"')):
@@ -88,6 +92,7 @@ def test_a_parameter_of_no_kind_becomes_a_string(sizes: list[int]) -> None:
         assert calls.endswith(CALL.replace(' string="true"', read_as))
 
 
+@settings(max_examples=30)
 @given(SIZES)
 @pytest.mark.parametrize(
     ("markup", "shown", "names"),
