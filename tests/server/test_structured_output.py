@@ -68,7 +68,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def served(model: Transformer) -> AsyncIterator[Running]:
     """The random model behind one application for the whole file."""
-    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=1024, debug_checks=True), masks=MASKS)
+    engine = Engine(model, EngineConfig(max_num_seqs=8, max_model_len=2048, debug_checks=True), masks=MASKS)
     async with running(build(engine, ServerConfig()), engine) as up:
         yield up
 
@@ -76,7 +76,7 @@ async def served(model: Transformer) -> AsyncIterator[Running]:
 @pytest.fixture(scope="module")
 async def drafting(model: Transformer) -> AsyncIterator[Running]:
     """The same model with drafts from the text's own repetitions."""
-    config = EngineConfig(max_num_seqs=8, max_model_len=1024, drafter="ngram", draft_len=4, draft_adaptive=False)
+    config = EngineConfig(max_num_seqs=8, max_model_len=2048, drafter="ngram", draft_len=4, draft_adaptive=False)
     engine = Engine(model, config, masks=MASKS)
     async with running(build(engine, ServerConfig()), engine) as up:
         yield up

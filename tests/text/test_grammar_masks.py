@@ -58,6 +58,16 @@ def test_no_control_token_is_ever_allowed_but_the_end(masks: GrammarMasks, token
     assert allowed(mask, tokenizer.vocab_size) == {tokenizer.eos_token_id}
 
 
+def test_no_half_of_a_surrogate_pair_can_be_written(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
+    single = {tokenizer.token_bytes(token_id): token_id for token_id in range(tokenizer.vocab_size)}
+    mask = start(masks, json_object_grammar("x"))
+    assert takes(mask, tokenizer.encode('{"a": "')) and mask.accept(single[b"\xed"])
+    inside = allowed(mask, tokenizer.vocab_size)
+    assert single[b"\x9f"] in inside and single[b"\xa0"] not in inside and single[b"\xbf"] not in inside
+    assert not mask.accept(single[b"\xa0"])
+    assert takes(mask, [single[b"\x95"], single[b"\x9c"], *tokenizer.encode('"}')])
+
+
 def test_what_was_accepted_is_taken_back_the_end_included(masks: GrammarMasks, tokenizer: Tokenizer) -> None:
     mask = start(masks, regex_grammar("ab[cd]", "x"))
     first = allowed(mask, tokenizer.vocab_size)

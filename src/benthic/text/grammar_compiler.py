@@ -19,6 +19,9 @@ CACHE_BYTES = 256 << 20
 MAX_WHITESPACE = 2
 """Blanks in a row between the parts of a JSON text: without a bound an answer may consist of them."""
 
+_HALF = "\u00ed"
+_LOW = frozenset(map(chr, range(0xA1, 0xC0))) - {"\u00ad"} | {"\u0142", "\u0143"}
+"""Bytes ED, and A0 to BF, in the byte-level alphabet."""
 _PLACE = re.compile(
     r"^(?:\[[\d:]+\] )?\S*\.(?:cc|h):\d+: (?:Check failed: .*? is false: )?(?:Invalid structural tag error: )?"
 )
@@ -29,6 +32,10 @@ class _Compiler(NamedTuple):
 
     library: Any
     barred: frozenset[int]
+    half_ids: frozenset[int]
+    """Ids that end in the first byte of what may be half of a surrogate pair, which is no character."""
+    low_ids: tuple[int, ...]
+    """Ids that would go on to such a half after them: the library takes it for a character."""
 
 
 class GrammarCompiler:
@@ -86,9 +93,9 @@ class GrammarCompiler:
             raise BadSchema(f"the reply begins with {shown!r}, which the format does not allow")
         return matcher
 
-    def barred(self, payload: bytes) -> frozenset[int]:
-        """Ids that no answer under a grammar may hold, whatever it says."""
-        return self._of(json.loads(payload)).barred
+    def vocabulary_of(self, payload: bytes) -> "_Compiler":
+        """What a grammar's vocabulary is like."""
+        return self._of(json.loads(payload))
 
     def _of(self, given: dict[str, Any]) -> "_Compiler":
         return self._compiler(given["has_markup"], given["kind"] == "json_schema")
@@ -107,7 +114,9 @@ class GrammarCompiler:
             )
             compiler = library.GrammarCompiler(info, max_threads=1, cache_enabled=True, cache_limit_bytes=CACHE_BYTES)
             barred = frozenset(token_id for token_id, spelling in enumerate(spellings) if not spelling)
-            self._compilers[kind] = _Compiler(compiler, barred)
+            half = frozenset(token_id for token_id, spelling in enumerate(spellings) if spelling.endswith(_HALF))
+            low = tuple(token_id for token_id, spelling in enumerate(spellings) if spelling[:1] in _LOW)
+            self._compilers[kind] = _Compiler(compiler, barred, half, low)
         return self._compilers[kind]
 
 

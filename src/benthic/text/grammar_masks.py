@@ -57,33 +57,51 @@ class GrammarMasks:
         """
         compiler = self._compiler
         matcher = compiler.start(grammar.compiled, grammar.prefix)
-        return GrammarMask(matcher, compiler.barred(grammar.compiled), compiler.vocab_size)
+        return GrammarMask(matcher, compiler.vocabulary_of(grammar.compiled), compiler.vocab_size)
 
 
 class GrammarMask:
     """One sequence's place in a grammar; see `engine.grammar.TokenMask`."""
 
-    def __init__(self, matcher: Any, barred: frozenset[int], vocab_size: int) -> None:
+    def __init__(self, matcher: Any, vocabulary: Any, vocab_size: int, tokens: tuple[int, ...] = ()) -> None:
         self._matcher = matcher
-        self._barred = barred  # the library refuses them too, and says so on standard error each time
+        self._vocabulary = vocabulary
+        self._tokens = list(tokens)
         self._vocab_size = vocab_size
 
     def fill(self, words: Words) -> bool:
         """Writes the bitmask of the tokens that may come next, int32 [ceil(vocabulary / 32)]; False: all may."""
-        return bool(self._matcher.fill_next_token_bitmask(words.reshape(1, -1), 0))
+        if not self._is_half:
+            return bool(self._matcher.fill_next_token_bitmask(words.reshape(1, -1), 0))
+        words[:] = -1
+        self._matcher.fill_next_token_bitmask(words.reshape(1, -1), 0)
+        for token_id in self._vocabulary.low_ids:
+            words[token_id // 32] &= ~(1 << token_id % 32) if token_id % 32 < 31 else 0x7FFFFFFF
+        return True
 
     def accept(self, token_id: int) -> bool:
         """Moves on by a token; False, and nothing has changed, where the grammar has none of it here."""
-        return token_id not in self._barred and bool(self._matcher.accept_token(token_id))
+        # The library refuses barred ids too, and says so on standard error each time.
+        if token_id in self._vocabulary.barred or (self._is_half and token_id in self._vocabulary.low_ids):
+            return False
+        is_taken = bool(self._matcher.accept_token(token_id))
+        if is_taken:
+            self._tokens.append(token_id)
+        return is_taken
 
     def rollback(self, num_tokens: int) -> None:
         """Takes the last accepted tokens back."""
         if num_tokens:
             self._matcher.rollback(num_tokens)
+            del self._tokens[-num_tokens:]
 
     def fork(self) -> "GrammarMask":
         """Another one at the same place."""
-        return GrammarMask(self._matcher.fork(), self._barred, self._vocab_size)
+        return GrammarMask(self._matcher.fork(), self._vocabulary, self._vocab_size, tuple(self._tokens))
+
+    @property
+    def _is_half(self) -> bool:
+        return bool(self._tokens) and self._tokens[-1] in self._vocabulary.half_ids
 
     @property
     def is_ended(self) -> bool:
