@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benthic.errors import BadSchema, CapacityError
-from benthic.text.grammar import choice_grammar, json_schema_grammar, regex_grammar
+from benthic.text.grammar import GrammarSpec, choice_grammar, json_schema_grammar, regex_grammar
 from benthic.text.grammar_service import GrammarService
 
-SLOW = regex_grammar("[a-z]{1,20000}", "regex")
+SLOW = GrammarSpec(kind="regex", source="[a-z]{1,20000}", param="regex")
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benthic.errors import BadSchema
+from benthic.text.fields import as_json
 from benthic.text.json_schema_check import check_schema
+from benthic.text.schema_pattern import PatternError, check_pattern
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 MAX_SOURCE_BYTES = 64 << 10
@@ -72,7 +74,15 @@ def json_object_grammar(param: str) -> GrammarSpec:
 
 
 def regex_grammar(pattern: str, param: str) -> GrammarSpec:
-    """Text that matches a regular expression from its beginning to its end."""
+    """Text that matches a regular expression from its beginning to its end.
+
+    Raises:
+        BadSchema: it has what a grammar cannot do.
+    """
+    try:
+        check_pattern(pattern)
+    except PatternError as error:
+        raise BadSchema(f"{param} is {as_json(pattern)}; it {error}", param=param) from None
     return _spec("regex", pattern, param)
 
 

@@ -58,6 +58,16 @@ def whole_pattern(pattern: str, *, is_json: bool = True) -> str:
     return f"^(?:{'|'.join(wholes)})$"
 
 
+def check_pattern(pattern: str) -> None:
+    """Refuse what a grammar cannot do, or only at a price that every other answer would pay too.
+
+    Raises:
+        PatternError: why.
+    """
+    for _ in _pieces(pattern):
+        pass
+
+
 def bounded_pattern(pattern: str, least: int, most: int | None) -> str:
     """The pattern for strings of `least` to `most` characters, where it is one repeated character or class.
 
