@@ -1,187 +1,28 @@
 """Whatever a client sends, the answer is a 200 or a refusal, and the next request is served."""
 
-import copy
-import json
+import asyncio
+import os
 import random
+import time
+from collections import Counter
 from typing import Any
 
+import httpx
 import pytest
 
+from benchmarks.server.outside import serving
+from benthic.server.config import ServerConfig
 from benthic.text.tokenizer import EOS
+from tests.server.good_bodies import BODIES
+from tests.server.mutations import mutated
+from tests.server.processes import children_of, resident_bytes
 
 pytestmark = pytest.mark.anyio
-
-CHAT = {
-    "model": "tiny",
-    "messages": [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": [{"type": "text", "text": "What is 347 + 285?"}]},
-        {
-            "role": "assistant",
-            "content": None,
-            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}],
-        },
-        {"role": "tool", "tool_call_id": "c1", "content": "632"},
-    ],
-    "tools": [
-        {
-            "type": "function",
-            "function": {
-                "name": "add",
-                "description": "Adds.",
-                "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
-            },
-        }
-    ],
-    "tool_choice": "auto",
-    "thinking": {"type": "enabled"},
-    "response_format": {"type": "text"},
-    "max_tokens": 6,
-    "temperature": 0.7,
-    "top_p": 0.9,
-    "top_k": 5,
-    "n": 2,
-    "seed": 4,
-    "stop": ["x"],
-    "logprobs": True,
-    "top_logprobs": 2,
-    "stream": True,
-    "stream_options": {"include_usage": True},
-}
-COMPLETION = {
-    "model": "tiny",
-    "prompt": ["Hello", "there"],
-    "max_tokens": 5,
-    "temperature": 0.5,
-    "top_p": 0.9,
-    "n": 2,
-    "logprobs": 2,
-    "echo": True,
-    "stop": ["x"],
-    "stop_token_ids": [3],
-    "seed": 4,
-    "stream": False,
-    "suffix": None,
-    "logit_bias": {},
-}
-RESPONSE = {
-    "model": "tiny",
-    "instructions": "Be brief.",
-    "input": [
-        {"role": "user", "content": [{"type": "input_text", "text": "What is 347 + 285?"}]},
-        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "carry"}]},
-        {"type": "reasoning", "summary": [], "encrypted_content": "benthic1.Y2Fycnk="},
-        {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'},
-        {"type": "function_call_output", "call_id": "c1", "output": "632"},
-    ],
-    "tools": [
-        {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}},
-        {"type": "web_search"},
-    ],
-    "tool_choice": "auto",
-    "parallel_tool_calls": False,
-    "reasoning": {"effort": "low", "summary": "auto"},
-    "text": {"format": {"type": "text"}, "verbosity": "low"},
-    "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
-    "metadata": {"a": "b"},
-    "max_output_tokens": 6,
-    "temperature": 0.7,
-    "top_logprobs": 2,
-    "store": True,
-    "truncation": "auto",
-    "stream": True,
-}
-MESSAGE = {
-    "model": "tiny",
-    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
-    "messages": [
-        {"role": "user", "content": [{"type": "text", "text": "What is 347 + 285?"}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "carry", "signature": "s"},
-                {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 1}},
-            ],
-        },
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "is_error": True, "content": "no"}]},
-    ],
-    "tools": [
-        {"name": "add", "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}}}, "type": "custom"}
-    ],
-    "tool_choice": {"type": "auto", "disable_parallel_tool_use": True},
-    "thinking": {"type": "enabled", "budget_tokens": 2000},
-    "output_config": {"effort": "low"},
-    "metadata": {"user_id": "u"},
-    "stop_sequences": ["x"],
-    "max_tokens": 6,
-    "temperature": 0.7,
-    "top_k": 5,
-    "stream": True,
-}
-ODD_VALUES: list[Any] = [
-    *(None, True, False, 0, 1, -1, 1.0, 0.5, -0.0, 1e308, 2**31, 2**63, 2**64, -(2**63), "", "1", "x", "\0", "\ud800"),
-    *(
-        float("nan"),
-        float("inf"),
-        [],
-        {},
-        [[]],
-        [None],
-        [1, "a"],
-        {"type": "x"},
-        {"a": {"b": {}}},
-        "🌊" * 50,
-        "x" * 9000,
-    ),
-    *(
-        "auto",
-        "required",
-        "none",
-        "json_object",
-        {"type": "json_object"},
-        {"type": "function", "function": {"name": "add"}},
-    ),
-    *({"type": "regex", "regex": "("}, {"type": "json_schema", "json_schema": {"name": "s", "schema": {"$ref": "#"}}}),
-]
-
-
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Paths of everything inside a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [place for key, inner in items for place in ((*path, key), *places(inner, (*path, key)))]
-
-
-def mutate(body: dict[str, Any], rng: random.Random) -> dict[str, Any]:
-    """One to three random places deleted, replaced, duplicated or given a new neighbour."""
-    body = json.loads(json.dumps(body))
-    for _ in range(rng.randint(1, 3)):
-        *outer, key = rng.choice(places(body))
-        target: Any = body
-        for step in outer:
-            target = target[step]
-        kind = rng.randrange(4)
-        if kind == 0:
-            del target[key]
-        elif kind == 1 and isinstance(target, list):
-            target.insert(key, target[key])
-        elif kind == 2 and isinstance(target, dict):
-            target[rng.choice(("role", "content", "type", "name", "zz", ""))] = copy.deepcopy(rng.choice(ODD_VALUES))
-        else:
-            target[key] = copy.deepcopy(rng.choice(ODD_VALUES))
-        if not places(body):
-            break
-    return body
-
-
-BODIES = {
-    "/v1/chat/completions": (CHAT, "data: [DONE]"),
-    "/v1/completions": (COMPLETION, "data: [DONE]"),
-    "/v1/responses": (RESPONSE, '"response.'),
-    "/v1/responses/input_tokens": (RESPONSE, ""),
-    "/v1/messages": (MESSAGE, '"message_stop"'),
-    "/v1/messages/count_tokens": (MESSAGE, ""),
-}
-"""A good body of each endpoint, and what stands in the last frame of its streams."""
+NUM_SENDERS = 4
+LONGEST_S = 60.0
+"""No answer may take longer, on a busy machine."""
+GROWTH_BYTES = 64 << 20
+"""Of all processes, after a first tenth of the bodies has filled what is filled once."""
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -189,20 +30,80 @@ async def test_mutated_requests_are_answered_or_refused_and_never_break_the_serv
     scripted: Any, seed: int, path: str
 ) -> None:
     rng = random.Random(seed)
-    outcomes: set[int] = set()
-    body, last = BODIES[path]
     async with scripted("so it is" + EOS) as up:
-        for _ in range(300):
-            raw = json.dumps(mutate(body, rng))
-            response = await up.client.post(path, content=raw, headers={"content-type": "application/json"})
-            outcomes.add(response.status_code)
-            assert response.status_code in (200, 400, 404), f"{response.status_code} for {raw[:2000]}: {response.text}"
-            if response.status_code != 200:
-                assert set(response.json()["error"]) == {"message", "type", "param", "code"}
-                assert ("request_id" in response.json()) is ("messages" in path)
-            elif response.headers["content-type"].startswith("text/event-stream"):
-                assert last in response.text.rstrip().rpartition("\n\n")[2]
+        outcomes = [await send(up.client, path, mutated(path, rng)) for _ in range(100)]
         assert up.service.channel.num_open == 0
-        quiet = {name: value for name, value in body.items() if name not in ("stream", "stream_options")}
-        assert (await up.post(path, **quiet)).status_code == 200
-    assert {200, 400} <= outcomes
+        await send_good(up.client, path)
+    assert {200, 400} <= set(outcomes)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+async def test_thousands_of_mutated_requests_leave_the_real_server_as_it_was(seed: int) -> None:
+    num_bodies = int(os.environ.get("NUM_BODIES", "2000"))
+    async with httpx.AsyncClient(timeout=LONGEST_S) as client:
+        with serving("--engine.max_model_len", "512", "--server.standby", "false") as up:
+            client.base_url = httpx.URL(up.url)
+            pids = [up.pid, *children_of(up.pid, "")]
+            for path in BODIES:
+                await send_many(client, path, num_bodies // 10, seed - 1)
+            sizes = [resident(pids)]
+            for path in BODIES:
+                began_at = time.monotonic()
+                outcomes, longest_s = await send_many(client, path, num_bodies, seed)
+                took_s = time.monotonic() - began_at
+                await send_good(client, path)
+                sizes.append(resident(pids))
+                print(
+                    f"{path}: {num_bodies} bodies in {took_s:.0f} s, answered {dict(outcomes)}, the slowest in "
+                    f"{longest_s:.2f} s; {sizes[-1] / 1e6:.0f} MB resident"
+                )
+                assert {200, 400} <= set(outcomes)
+            assert pids == [up.pid, *children_of(up.pid, "")], "the engine's process was replaced"
+            loads = (await client.get("/v1/loads")).json()["loads"][0]
+            assert (loads["num_open_sequences"], loads["num_running_reqs"], loads["num_used_tokens"]) == (0, 0, 0)
+    print(f"from {sizes[0] / 1e6:.0f} to {sizes[-1] / 1e6:.0f} MB resident")
+    assert sizes[-1] - sizes[0] < GROWTH_BYTES
+
+
+async def send_many(client: httpx.AsyncClient, path: str, count: int, seed: int) -> tuple[Counter[int], float]:
+    """How often each status came, and how long the slowest answer took; several senders at a time."""
+    rng = random.Random(seed)
+    bodies = [mutated(path, rng) for _ in range(count)]
+    outcomes: Counter[int] = Counter()
+    longest_s = 0.0
+
+    async def sender() -> None:
+        nonlocal longest_s
+        while bodies:
+            raw = bodies.pop()
+            began_at = time.monotonic()
+            outcomes[await send(client, path, raw)] += 1
+            longest_s = max(longest_s, time.monotonic() - began_at)
+
+    await asyncio.gather(*(sender() for _ in range(NUM_SENDERS)))
+    return outcomes, longest_s
+
+
+async def send(client: httpx.AsyncClient, path: str, raw: bytes) -> int:
+    """The status of an answer that is as it must be."""
+    response = await client.post(path, content=raw, headers={"content-type": "application/json"})
+    allowed = (200, 400, 404) if len(raw) <= ServerConfig().max_body_bytes else (413,)
+    assert response.status_code in allowed, f"{response.status_code} for {raw[:2000]!r}: {response.text}"
+    if response.status_code != 200:
+        assert {"message", "type", "param", "code"} == set(response.json()["error"])
+        assert ("request_id" in response.json()) is ("messages" in path)
+    elif response.headers["content-type"].startswith("text/event-stream"):
+        assert BODIES[path][1] in response.text.rstrip().rpartition("\n\n")[2], f"a stream broke off: {raw[:2000]!r}"
+    return response.status_code
+
+
+async def send_good(client: httpx.AsyncClient, path: str) -> None:
+    """The endpoint still answers what is right."""
+    quiet = {name: value for name, value in BODIES[path][0].items() if name not in ("stream", "stream_options")}
+    assert (await client.post(path, json=quiet)).status_code == 200
+
+
+def resident(pids: list[int]) -> int:
+    """Resident memory of the server and its engine."""
+    return sum(resident_bytes(pid) for pid in pids)

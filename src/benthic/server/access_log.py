@@ -27,7 +27,7 @@ class AccessEntry:
     """What is known of one request so far."""
 
     def __init__(self) -> None:
-        self._started_at = time.monotonic()
+        self.arrived_at = time.monotonic()
         self.tally: Tally | None = None
         """Set once sequences are opened for it."""
         self.status: int | None = None
@@ -59,7 +59,7 @@ class AccessEntry:
             status=status,
             client=client[0] if client else None,
             **({} if self.tally is None else self.tally.figures()),
-            duration_s=round(time.monotonic() - self._started_at, 6),
+            duration_s=round(time.monotonic() - self.arrived_at, 6),
         )
         _log.log(logging.DEBUG if is_dull else logging.INFO, "request", extra=extra)
 
@@ -85,6 +85,12 @@ class AccessLog:
             await self._app(scope, receive, watching_send)
         finally:
             entry.write(scope, self._probes)
+
+
+def arrival_of(scope: Scope) -> float | None:
+    """When a request came, on the monotonic clock; None where no entry was made for it."""
+    entry = scope.get(_ENTRY)
+    return entry.arrived_at if isinstance(entry, AccessEntry) else None
 
 
 def note_tally(scope: Scope, tally: Tally) -> None:

@@ -3,22 +3,25 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from benthic import __version__
 from benthic.errors import BenthicError
 from benthic.server.access_log import AccessLog
+from benthic.server.answer_schemas import HEALTH, MODEL, MODELS, TOKENIZER
 from benthic.server.completions import completions
 from benthic.server.control import add_control_routes
+from benthic.server.described import describe, describe_get
 from benthic.server.door import add_doors
 from benthic.server.metrics import CONTENT_TYPE
 from benthic.server.playground_page import add_playground
-from benthic.server.protocol_routes import add_protocol_routes, body_example
+from benthic.server.protocol_routes import add_protocol_routes
 from benthic.server.refusals import refuse_request
 from benthic.server.service import Service
 from benthic.server.status_routes import add_status_routes
@@ -27,7 +30,6 @@ from benthic.server.unbuilt import add_unbuilt_routes
 
 _RESTART_S = 5
 """About how long an engine takes to come back; a large model takes longer."""
-_QUESTION = "What is 347 + 285?"
 
 
 def create_app(service: Service) -> FastAPI:
@@ -59,42 +61,44 @@ def create_app(service: Service) -> FastAPI:
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
+    described = partial(describe, name=service.name, vocab_size=service.tokenizer.vocab_size)
+
     @app.head("/health", include_in_schema=False)
-    @app.get("/health")
+    @app.get("/health", responses=describe_get(HEALTH))
     async def health() -> Response:
         state = service.channel.state
         headers = {"retry-after": str(_RESTART_S)} if state in ("starting", "restarting") else None
         return JSONResponse({"status": state}, status_code=200 if state == "ok" else 503, headers=headers)
 
     @app.head("/metrics", include_in_schema=False)
-    @app.get("/metrics")
+    @app.get("/metrics", responses=describe_get(media_type="text/plain"), response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.render(), media_type=CONTENT_TYPE)
 
     @app.head("/v1/models", include_in_schema=False)
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=describe_get(MODELS))
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [service.model_card()], "has_more": False}
 
     @app.head("/v1/models/{model_id:path}", include_in_schema=False)
-    @app.get("/v1/models/{model_id:path}")
+    @app.get("/v1/models/{model_id:path}", responses=describe_get(MODEL))
     async def model(model_id: str) -> dict[str, Any]:
         service.check_model(model_id)
         return service.model_card()
 
-    @app.post("/v1/completions", openapi_extra=body_example(model=service.name, prompt=_QUESTION, max_tokens=32))
+    @app.post("/v1/completions", openapi_extra=described("/v1/completions"))
     async def complete(request: Request) -> Response:
         return await completions(service, request)
 
     @app.head("/tokenizer_info", include_in_schema=False)
-    @app.get("/tokenizer_info")
+    @app.get("/tokenizer_info", responses=describe_get(TOKENIZER))
     async def info() -> Response:
         return tokenizer_info(service)
 
-    @app.post("/tokenize", openapi_extra=body_example(prompt=_QUESTION))
+    @app.post("/tokenize", openapi_extra=described("/tokenize"))
     async def to_ids(request: Request) -> Response:
         return await tokenize(service, request)
 
-    @app.post("/detokenize", openapi_extra=body_example(tokens=[0]))
+    @app.post("/detokenize", openapi_extra=described("/detokenize"))
     async def to_text(request: Request) -> Response:
         return await detokenize(service, request)

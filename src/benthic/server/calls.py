@@ -5,16 +5,27 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any
 
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from benthic.errors import EngineError
 from benthic.server.body import read_object
+from benthic.server.described import describe_control
 from benthic.server.errors import ApiError
 from benthic.server.fields import Fields
+from benthic.server.schema_kinds import Schema
 from benthic.server.service import Service
 
 Act = Callable[[Service, Fields], Awaitable[dict[str, Any]]]
+
+
+def add_control(
+    app: FastAPI, service: Service, path: str, act: Act, *, required: tuple[str, ...] = (), **fields: Schema
+) -> None:
+    """Adds one control route; `fields` are what its body may hold, `required` what it must."""
+    described = describe_control(fields, required)
+    app.add_api_route(path, control_handler(service, act), methods=["POST"], openapi_extra=described)
 
 
 def control_handler(service: Service, act: Act) -> Callable[[Request], Awaitable[Response]]:

@@ -31,9 +31,14 @@ class Generation:
     """The sequences of one HTTP request, in the order of their choices.
 
     Used on the event loop only. `close` may be called at any time and cancels what still runs.
+
+    Args:
+        arrived_at: when the HTTP request came, on the monotonic clock; what a client waits for begins there. None: now.
     """
 
-    def __init__(self, channel: "Channel", requests: Sequence[Request], metrics: Metrics) -> None:
+    def __init__(
+        self, channel: "Channel", requests: Sequence[Request], metrics: Metrics, arrived_at: float | None = None
+    ) -> None:
         self._channel = channel
         self._metrics = metrics
         self._requests = requests
@@ -43,7 +48,8 @@ class Generation:
         self._failure: ApiError | None = None
         self._news: asyncio.Future[None] | None = None
         self._opened_at = time.monotonic()
-        self.tally = Tally(requests)
+        self._arrived_at = self._opened_at if arrived_at is None else arrived_at
+        self.tally = Tally(requests, self._arrived_at)
         self._token_at: dict[int, float] = {}
 
     @property
@@ -95,7 +101,7 @@ class Generation:
         if isinstance(event, FinalOutput):
             del self._ids[index]
             self._channel.forget(event.request_id)
-            self._metrics.request_s.observe(now - self._opened_at)
+            self._metrics.request_s.observe(now - self._arrived_at)
             self._channel.note_end(self._requests[index], event, opened_at=self._opened_at, now=now)
             if event.report is not None:
                 self._metrics.queue_s.observe(event.report.queued_s)
@@ -104,7 +110,7 @@ class Generation:
             self._metrics.generation_rate.add(now)
             last = self._token_at.get(index)
             if last is None:
-                self._metrics.first_token_s.observe(now - self._opened_at)
+                self._metrics.first_token_s.observe(now - self._arrived_at)
             else:
                 self._metrics.between_tokens_s.observe(now - last)
             self._token_at[index] = now
@@ -218,14 +224,16 @@ class Channel:
                 f"and at most {self._max_open} may be open; try again shortly"
             )
 
-    def open(self, requests: Sequence[Request], *, is_admitted: bool = False) -> Generation:
-        """Hand requests to the engine; `is_admitted` as for `check_room`.
+    def open(
+        self, requests: Sequence[Request], *, is_admitted: bool = False, arrived_at: float | None = None
+    ) -> Generation:
+        """Hand requests to the engine; `is_admitted` as for `check_room`, `arrived_at` as for `Generation`.
 
         Raises:
             ApiError, RequestError: as `check_room`.
         """
         self.check_room(len(requests), is_admitted=is_admitted)
-        generation = Generation(self, requests, self._metrics)
+        generation = Generation(self, requests, self._metrics, arrived_at)
         self._owners |= dict.fromkeys((request.request_id for request in requests), generation)
         try:
             for request in requests:

@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from benthic.engine.request import Event, FinalOutput, Request, TokenLogprobs
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import RequestError
-from benthic.server.access_log import note_tally
+from benthic.server.access_log import arrival_of, note_tally
 from benthic.server.body import read_object
 from benthic.server.callers import caller_of, owned
 from benthic.server.channel import Generation
@@ -67,7 +67,7 @@ async def completions(service: Service, request: HttpRequest) -> Response:
             scores = [[None] * len(prompt) for prompt in asked.prompts]
         grammar = await unless_disconnected(request, ready_grammar(service.grammars, asked.grammar))
         params = tuple(replace(params, grammar=grammar) for params in asked.params)
-        answer = _Answer(service, replace(asked, params=params), scores)
+        answer = _Answer(service, replace(asked, params=params), scores, arrival_of(request.scope))
     note_tally(request.scope, answer.tally)
     if asked.stream:
         return EventStream(answer.frames(), fail=_failure, close=answer.close)
@@ -189,7 +189,13 @@ async def _score_prompts(service: Service, asked: CompletionRequest) -> list[lis
 class _Answer:
     """The open sequences of one request and the JSON made from them."""
 
-    def __init__(self, service: Service, asked: CompletionRequest, scores: list[list[TokenLogprobs | None]]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        asked: CompletionRequest,
+        scores: list[list[TokenLogprobs | None]],
+        arrived_at: float | None,
+    ) -> None:
         self._service = service
         self._asked = asked
         self._base = {
@@ -211,7 +217,7 @@ class _Answer:
             for _ in range(asked.n)
         ]
         self._finals: dict[int, FinalOutput] = {}
-        self._generation: Generation = service.channel.open(self._requests(), is_admitted=True)
+        self._generation: Generation = service.channel.open(self._requests(), is_admitted=True, arrived_at=arrived_at)
         service.metrics.prompt_tokens.inc(self._usage.prompt_tokens)
 
     @property

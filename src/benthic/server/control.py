@@ -15,9 +15,12 @@ from benthic import __version__
 from benthic.engine.call_checks import MAX_WEIGHT_VERSION
 from benthic.engine.messages import PauseMode
 from benthic.errors import CheckpointError, RequestError
-from benthic.server.calls import control_handler, done
+from benthic.server.answer_schemas import answer
+from benthic.server.calls import add_control, done
+from benthic.server.described import describe_get
 from benthic.server.fields import Fields, refuse
 from benthic.server.profile_routes import PROFILE_PATHS, add_profile_routes
+from benthic.server.schema_kinds import choice, flag, integer, text
 from benthic.server.service import Service
 from benthic.server.summary import features_of_server
 from benthic.server.weight_routes import WEIGHT_PATHS, add_weight_routes
@@ -42,24 +45,33 @@ CONTROL_PATHS = _OWN_PATHS | PROFILE_PATHS | WEIGHT_PATHS
 
 def add_control_routes(app: FastAPI, service: Service) -> None:
     """Adds the routes of CONTROL_PATHS; who may use them is the door's business."""
-    app.add_api_route("/pause_generation", control_handler(service, _pause), methods=["POST"])
-    app.add_api_route("/continue_generation", control_handler(service, _continue), methods=["POST"])
-    app.add_api_route("/update_weights_from_disk", control_handler(service, _update_weights), methods=["POST"])
-    app.add_api_route("/flush_cache", control_handler(service, _flush), methods=["POST"])
+    add_control(app, service, "/pause_generation", _pause, mode=choice(list(_MODES), "keep if absent"))
+    add_control(app, service, "/continue_generation", _continue)
+    add_control(
+        app,
+        service,
+        "/update_weights_from_disk",
+        _update_weights,
+        required=("model_path",),
+        model_path=text("the folder of a checkpoint or a file of weights", shortest=1),
+        weight_version=integer(0, MAX_WEIGHT_VERSION, "the next unused one if absent"),
+        checksum=text("of the weights that must be found there"),
+    )
+    add_control(app, service, "/flush_cache", _flush)
     add_profile_routes(app, service)
     add_weight_routes(app, service)
     for name in ("/abort_request", "/abort"):
-        app.add_api_route(name, control_handler(service, _abort), methods=["POST"])
+        add_control(app, service, name, _abort, rid=text("the id of a reply"), abort_all=flag("all of them"))
 
-    @app.get("/get_weight_version")
+    @app.get("/get_weight_version", responses=describe_get(answer(weight_version={"type": "integer"})))
     async def weight_version() -> dict[str, Any]:
         return {"weight_version": service.channel.engine.stats.weight_version}
 
-    @app.get("/server_info")
+    @app.get("/server_info", responses=describe_get(answer(version={"type": "string"})))
     async def server_info() -> dict[str, Any]:
         return _info(service)
 
-    @app.get("/dump_state")
+    @app.get("/dump_state", responses=describe_get(media_type="text/plain"), response_class=PlainTextResponse)
     async def dump_state() -> Response:
         return PlainTextResponse(await done(service.channel.engine.dump()))
 

@@ -8,8 +8,9 @@ from fastapi import FastAPI
 
 from benthic.engine.profiling import MAX_STEPS, ProfileWish
 from benthic.errors import RequestError
-from benthic.server.calls import control_handler, done
+from benthic.server.calls import add_control, done
 from benthic.server.fields import Fields
+from benthic.server.schema_kinds import flag, integer, text
 from benthic.server.service import Service
 
 PROFILE_PATHS = frozenset({"/start_profile", "/stop_profile"})
@@ -18,8 +19,17 @@ _FOLDER = "benthic-profiles"
 
 def add_profile_routes(app: FastAPI, service: Service) -> None:
     """Adds the routes of PROFILE_PATHS."""
-    app.add_api_route("/start_profile", control_handler(service, _start), methods=["POST"])
-    app.add_api_route("/stop_profile", control_handler(service, _stop), methods=["POST"])
+    add_control(
+        app,
+        service,
+        "/start_profile",
+        _start,
+        output_dir=text("where the trace goes"),
+        num_steps=integer(1, MAX_STEPS, "passes to record"),
+        with_stack=flag(),
+        record_shapes=flag(),
+    )
+    add_control(app, service, "/stop_profile", _stop)
 
 
 async def _start(service: Service, fields: Fields) -> dict[str, Any]:

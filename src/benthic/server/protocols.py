@@ -16,7 +16,7 @@ from benthic.engine.grammar import Grammar
 from benthic.engine.request import Event, FinalOutput, Request, TokenEvent
 from benthic.engine.sampling import SamplingParams, choice_params
 from benthic.errors import BenthicError
-from benthic.server.access_log import note_tally
+from benthic.server.access_log import arrival_of, note_tally
 from benthic.server.body import read_object
 from benthic.server.callers import caller_of, owned
 from benthic.server.envelopes import anthropic_type
@@ -54,7 +54,7 @@ async def converse(service: Service, request: HttpRequest, protocol: Protocol) -
     service.channel.check_room()
     body = await read_object(request, service.config, service.intake)
     asked = await unless_disconnected(request, read_prompt(service, protocol, body, caller_of(request).owner))
-    answer = Answer(service, *asked)
+    answer = Answer(service, *asked, arrival_of(request.scope))
     note_tally(request.scope, answer.tally)
     if answer.is_stream:
         return EventStream(answer.frames(), fail=answer.failure, close=answer.close)
@@ -92,7 +92,9 @@ async def read_prompt(service: Service, protocol: Protocol, body: Mapping[str, A
 class Answer:
     """The open sequences of one request and the reply made from them."""
 
-    def __init__(self, service: Service, prompt: Prompt, grammar: Grammar | None) -> None:
+    def __init__(
+        self, service: Service, prompt: Prompt, grammar: Grammar | None, arrived_at: float | None = None
+    ) -> None:
         self._service = service
         self._prompt = prompt
         reply_id = new_id(*_ID_PREFIX[prompt.protocol])
@@ -100,7 +102,7 @@ class Answer:
         self._finals: dict[int, FinalOutput] = {}
         self._cuts = [AnswerCut() for _ in range(prompt.num_samples)]
         try:
-            self._generation = service.channel.open(_requests(prompt, reply_id, grammar))
+            self._generation = service.channel.open(_requests(prompt, reply_id, grammar), arrived_at=arrived_at)
         except BenthicError:
             self._reply.close()
             raise

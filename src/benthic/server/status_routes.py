@@ -6,6 +6,8 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
+from benthic.server.answer_schemas import HEALTH, LOADS
+from benthic.server.described import describe_get
 from benthic.server.service import Service
 
 READY_PATH = "/ready"
@@ -16,7 +18,7 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
     """Adds /ready and /v1/loads; /health is the application's own."""
 
     @app.head(READY_PATH, include_in_schema=False)
-    @app.get(READY_PATH)
+    @app.get(READY_PATH, responses=describe_get(HEALTH))
     async def ready() -> Response:
         state = service.channel.readiness
         is_ready = state == "ready"
@@ -25,7 +27,7 @@ def add_status_routes(app: FastAPI, service: Service) -> None:
         return JSONResponse(body, status_code=200 if is_ready else 503, headers=headers)
 
     @app.head("/v1/loads", include_in_schema=False)
-    @app.get("/v1/loads")
+    @app.get("/v1/loads", responses=describe_get(LOADS))
     async def loads() -> dict[str, Any]:
         return {"timestamp": time.time(), "loads": [load_of(service)]}
 

@@ -9,8 +9,8 @@ from benthic.engine.request import Event, FinalOutput, Request
 class Tally:
     """Counts while a request's sequences run. Prompts that several choices share count once."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
-        self._opened_at = time.monotonic()
+    def __init__(self, requests: Sequence[Request], arrived_at: float) -> None:
+        self._arrived_at = arrived_at
         self._own_prompts = {request.request_id for request in requests if request.fork_of is None}
         self.reply_id = requests[0].request_id.rpartition("-")[0] if requests else None
         self.num_sequences = len(requests)
@@ -27,7 +27,7 @@ class Tally:
         if not isinstance(event, FinalOutput):
             self.generated_tokens += 1
             if self.first_token_s is None:
-                self.first_token_s = time.monotonic() - self._opened_at
+                self.first_token_s = time.monotonic() - self._arrived_at
             return
         self.ends.append(event.error_kind or event.finish_reason)
         if event.request_id in self._own_prompts:

@@ -27,8 +27,11 @@ async def tokenize(service: Service, request: Request) -> Response:
         fields = Fields(body)
         with_strings = fields.boolean("return_token_strs")
         text = fields.text("prompt")
+        is_begun = fields.boolean("add_special_tokens")
+        service.check_model(fields.optional_text("model"))
+        service.count_unknown(fields)
         ids = await unless_disconnected(request, service.intake.run(text, service.tokenizer.encode, text))
-        if fields.boolean("add_special_tokens"):
+        if is_begun:
             ids = [service.tokenizer.bos_token_id, *ids]
     answer = {"tokens": ids, "count": len(ids), "max_model_len": service.context_len}
     if with_strings:
@@ -48,6 +51,8 @@ async def detokenize(service: Service, request: Request) -> Response:
     if not isinstance(ids, list):
         refuse("tokens", ids, f"a list of token ids in 0..{size - 1}")
     check_token_ids(ids, size, param="tokens")
+    service.check_model(fields.optional_text("model"))
+    service.count_unknown(fields)
     return JSONResponse({"prompt": await service.intake.run(ids, service.tokenizer.decode, ids)})
 
 

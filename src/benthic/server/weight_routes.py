@@ -10,8 +10,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from benthic.errors import RequestError
-from benthic.server.calls import control_handler, done
+from benthic.server.calls import add_control, done
 from benthic.server.fields import Fields, refuse
+from benthic.server.schema_kinds import choice, integer, strings, text
 from benthic.server.service import Service
 
 WEIGHT_PATHS = frozenset(
@@ -24,10 +25,13 @@ _TAG = "kv_cache"
 
 def add_weight_routes(app: FastAPI, service: Service) -> None:
     """Adds the routes of WEIGHT_PATHS."""
-    app.add_api_route("/get_weights_by_name", control_handler(service, _read), methods=["POST"])
-    app.add_api_route("/weights_checker", control_handler(service, _check), methods=["POST"])
-    app.add_api_route("/release_memory_occupation", control_handler(service, _release), methods=["POST"])
-    app.add_api_route("/resume_memory_occupation", control_handler(service, _resume), methods=["POST"])
+    most = integer(1, _MOST_VALUES, f"{_VALUES} if absent")
+    add_control(app, service, "/get_weights_by_name", _read, required=("name",), name=text(), truncate_size=most)
+    action = choice(("checksum", "compare"), "checksum if absent")
+    add_control(app, service, "/weights_checker", _check, action=action, checksum=text("to compare with"))
+    tags = strings(8, f"{_TAG} or nothing")
+    add_control(app, service, "/release_memory_occupation", _release, tags=tags)
+    add_control(app, service, "/resume_memory_occupation", _resume, tags=tags)
 
 
 async def _read(service: Service, fields: Fields) -> dict[str, Any]:
