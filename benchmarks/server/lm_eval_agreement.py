@@ -3,13 +3,11 @@
     BENTHIC_LM_EVAL=/path/to/lm-eval python benchmarks/server/lm_eval_agreement.py [--url http://127.0.0.1:8000]
 
 Two tasks on local JSON lines, without a network: a choice by log-likelihood and an answer to generate. Both must come
-back as `LLM` has them: the log-likelihoods to float32's last place or two (both sides add up float32 logarithms), the
-texts exactly. lm-eval asks the server for its tokenizer, so no folder is needed.
+back as `LLM` has them, log-likelihoods to the last bit. lm-eval asks the server for its tokenizer, so no folder is needed.
 """
 
 import argparse
 import json
-import math
 import subprocess
 import tempfile
 from os import environ
@@ -26,6 +24,7 @@ CHOICES = (
     {"question": "What is 2 + 3?", "choices": ["5", "seven", "at nine in the morning"], "answer": 0},
     {"question": "The sea is", "choices": ["deep", "blue.", "made of 12 stones"], "answer": 1},
     {"question": "Ann has 4 apples and gives away 1. She has", "choices": ["3", "3 apples", "no hat"], "answer": 1},
+    {"question": "The capital of the country is", "choices": ["the country", "a hat"], "answer": 0},
     {"question": "Wie spät ist es?", "choices": ["Es ist zwölf.", "它是蓝色的", "🌊"], "answer": 0},
 )
 QUESTIONS = ("What is 347 + 285?", "Hello", "The capital of the country is", "Count: 1 2 3 4")
@@ -53,9 +52,7 @@ class Row(NamedTuple):
 
     @property
     def is_equal(self) -> bool:
-        """Whether they agree: numbers to a millionth, all else exactly."""
-        if isinstance(self.lm_eval, float):
-            return math.isclose(self.lm_eval, self.llm, rel_tol=1e-6, abs_tol=1e-6)
+        """Whether they agree, numbers to the last bit."""
         return bool(self.lm_eval == self.llm)
 
 

@@ -36,3 +36,4 @@ def test_lm_eval_reads_what_the_library_computes() -> None:
         lm_eval_agreement.QUESTIONS
     )
     assert [row for row in rows if not row.is_equal] == []
+    assert {True, False} <= {row.lm_eval for row in rows}, "some choice is the most likely continuation, some is not"
