@@ -3,7 +3,8 @@
     BENTHIC_LM_EVAL=/path/to/lm-eval python benchmarks/server/lm_eval_agreement.py [--url http://127.0.0.1:8000]
 
 Two tasks on local JSON lines, without a network: a choice by log-likelihood and an answer to generate. Both must come
-back as `LLM` has them, log-likelihoods to the last bit. lm-eval asks the server for its tokenizer, so no folder is needed.
+back as `LLM` has them, log-likelihoods to the last bit. lm-eval asks the server for its tokenizer, so no folder is
+needed.
 """
 
 import argparse
