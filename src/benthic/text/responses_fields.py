@@ -6,7 +6,6 @@ request and get along without, and a reply's `tools` shows that it is not there.
 """
 
 import base64
-import binascii
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -104,7 +103,7 @@ def unseal(word: Any) -> str | None:
         return None
     try:
         return base64.b64decode(word.removeprefix(_SEAL), altchars=b"-_", validate=True).decode("utf-8")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # no base64, no UTF-8, or not even ASCII
         return None
 
 
