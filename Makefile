@@ -27,8 +27,9 @@ chat: $(VENV)/.installed
 train: $(VENV)/.installed
 	$(BIN)/benthic train recipes/tiny.toml $(ARGS)
 
+# Two processes, each with whole files: tests of one file share their servers and models.
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 nightly: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m nightly $(ARGS)
