@@ -21,18 +21,40 @@ _CALL = needed(
     )
 )
 
-CHAT_TURN = needed(
-    members(
-        {
-            "role": {"enum": list(CHAT_ROLES)},
-            "content": either({"type": ["string", "null"]}, needed(array(_TEXT_PART))),
-            "reasoning_content": text("what the assistant thought"),
-            "name": text(),
-            "tool_call_id": text("which call this answers"),
-            "tool_calls": array(_CALL, fewest=1),
-        },
-        required=["role"],
-    )
+_CONTENT = either(_STRING, needed(array(_TEXT_PART)))
+_ASSISTANT: dict[str, Schema] = {
+    "role": {"const": "assistant"},
+    "reasoning_content": text("what it thought"),
+    "name": text(),
+}
+
+CHAT_TURN = either(
+    needed(
+        members(
+            {"role": {"enum": [role for role in CHAT_ROLES if role not in ("assistant", "tool")]}, "content": _CONTENT}
+            | {"name": text()},
+            required=["role", "content"],
+        )
+    ),
+    needed(
+        members({**_ASSISTANT, "content": _CONTENT, "tool_calls": array(_CALL, fewest=1)}, required=["role", "content"])
+    ),
+    needed(
+        members(
+            {**_ASSISTANT, "content": either({"type": "null"}, _CONTENT), "tool_calls": needed(array(_CALL, fewest=1))},
+            required=["role", "tool_calls"],
+        )
+    ),
+    needed(
+        members(
+            {
+                "role": {"const": "tool"},
+                "content": _CONTENT,
+                "tool_call_id": {**_STRING, "description": "what this answers"},
+            },
+            required=["role", "content", "tool_call_id"],
+        )
+    ),
 )
 MESSAGES_TURN = needed(
     members(
