@@ -13,7 +13,8 @@ from benthic.errors import BadSchema
 from benthic.text.grammar import ReadyGrammar, json_schema_grammar
 from benthic.text.grammar_masks import GrammarMask, GrammarMasks, grammar_masks
 from benthic.text.json_schema_check import check_schema
-from benthic.text.schema_pattern import PatternError, whole_pattern
+from benthic.text.pattern_characters import PatternError
+from benthic.text.schema_pattern import whole_pattern
 from benthic.text.tokenizer import Tokenizer
 from tests.text.schema_cases import schema_case
 

@@ -9,6 +9,7 @@ choose only tokens that keep to it.
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -16,11 +17,15 @@ from typing import Any, Literal
 from benthic.errors import BadSchema
 from benthic.text.fields import as_json
 from benthic.text.json_schema_check import check_schema
-from benthic.text.schema_pattern import PatternError, check_pattern
+from benthic.text.pattern_characters import PatternError
+from benthic.text.schema_pattern import check_pattern
 
 GrammarKind = Literal["json_schema", "regex", "ebnf", "structural_tag"]
 MAX_SOURCE_BYTES = 64 << 10
 """Of a source. Larger ones compile for seconds."""
+
+
+_HALF = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89a-fA-F][0-9a-fA-F]{2})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +85,7 @@ def regex_grammar(pattern: str, param: str) -> GrammarSpec:
         BadSchema: it has what a grammar cannot do.
     """
     try:
-        check_pattern(pattern)
+        check_pattern(whole_characters(pattern, param))
     except PatternError as error:
         raise BadSchema(f"{param} is {as_json(pattern)}; it {error}", param=param) from None
     return _spec("regex", pattern, param)
@@ -88,12 +93,37 @@ def regex_grammar(pattern: str, param: str) -> GrammarSpec:
 
 def ebnf_grammar(rules: str, param: str) -> GrammarSpec:
     """Text that the rule `root` of a grammar in extended Backus-Naur form derives."""
-    return _spec("ebnf", rules, param)
+    return _spec("ebnf", whole_characters(rules, param), param)
 
 
 def choice_grammar(choices: Sequence[str], param: str) -> GrammarSpec:
-    """One of several texts."""
-    return _spec("ebnf", "root ::= " + " | ".join(json.dumps(choice) for choice in choices), param)
+    """One of several texts.
+
+    Raises:
+        BadSchema: no answer can hold one of them.
+    """
+    for choice in choices:
+        odd = next((char for char in choice if (char < " " and char not in "\t\n\r") or _is_half(char)), None)
+        if odd is not None:
+            raise BadSchema(f"{param} has {choice!r} with {odd!r}, a character that no answer holds", param=param)
+    # Not as ASCII: the library takes the two halves of an escaped character for two characters.
+    return _spec("ebnf", "root ::= " + " | ".join(json.dumps(choice, ensure_ascii=False) for choice in choices), param)
+
+
+def whole_characters(source: str, param: str) -> str:
+    """An expression or a grammar, if it spells no half of a character: the library would write a half.
+
+    Raises:
+        BadSchema: it does.
+    """
+    found = _HALF.search(source)
+    if found is not None:
+        raise BadSchema(f"{param} has {found[1]}, which is half a character; write the character itself", param=param)
+    return source
+
+
+def _is_half(char: str) -> bool:
+    return "\ud800" <= char <= "\udfff"
 
 
 def structural_tag_grammar(tag: Mapping[str, Any], param: str, *, max_bytes: int = MAX_SOURCE_BYTES) -> GrammarSpec:
@@ -109,6 +139,8 @@ def to_source(value: Any) -> str:
 def _spec(
     kind: GrammarKind, source: str, param: str, *, has_markup: bool = False, max_bytes: int = MAX_SOURCE_BYTES
 ) -> GrammarSpec:
+    if any(map(_is_half, source)):
+        raise BadSchema(f"{param} holds half a character, which no answer can", param=param)
     size = len(source.encode("utf-8", errors="replace"))
     if size > max_bytes:
         raise BadSchema(f"{param} has {size} bytes as a grammar; it must have at most {max_bytes}", param=param)

@@ -22,7 +22,9 @@ from benthic.text.grammar import (
     json_schema_grammar,
     regex_grammar,
     structural_tag_grammar,
+    whole_characters,
 )
+from benthic.text.grammar_compiler import MAX_WHITESPACE
 from benthic.text.json_schema_check import check_schema
 
 GRAMMAR_FIELDS = (
@@ -177,10 +179,26 @@ def _checked(part: Any, path: str) -> Any:
         return [_checked(item, f"{path}[{at}]") for at, item in enumerate(part)]
     if not isinstance(part, dict):
         return part
-    if part.get("type") == "json_schema":
-        schema = check_schema(part.get("json_schema"), f"{path}.json_schema")
-        return {"max_whitespace_cnt": 2, **part, "json_schema": schema}
+    match part.get("type"):
+        case "json_schema":
+            return _checked_schema(part, path)
+        case "regex" | "grammar" as kind:
+            name = "pattern" if kind == "regex" else "grammar"
+            if isinstance(part.get(name), str):
+                whole_characters(part[name], f"{path}.{name}")
+            return part
+        case kind if "json_schema" in part:
+            refuse(f"{path}.type", kind, '"json_schema" where there is a json_schema: others are not kept to')
     return {name: _checked(item, f"{path}.{name}") for name, item in part.items()}
+
+
+def _checked_schema(part: Mapping[str, Any], path: str) -> dict[str, Any]:
+    if part.get("style") not in (None, "json"):
+        refuse(f"{path}.style", part["style"], '"json": schemas are not kept to in other styles')
+    if part.get("any_order"):
+        refuse(f"{path}.any_order", part["any_order"], "false: in any order, required properties could be missing")
+    schema = check_schema(part.get("json_schema"), f"{path}.json_schema")
+    return {"max_whitespace_cnt": MAX_WHITESPACE, **part, "json_schema": schema}
 
 
 def _text(value: Any, path: str, what: str) -> str:

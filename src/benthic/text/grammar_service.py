@@ -9,6 +9,7 @@ The child is started with the first grammar. One grammar is tried at a time, in 
 long is refused, and so is the same one sent again, at once.
 """
 
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -22,6 +23,8 @@ from benthic.errors import BadSchema, BenthicError, CapacityError
 from benthic.text.grammar import GrammarSpec, ReadyGrammar
 from benthic.text.grammar_trial import GrammarTrial
 from benthic.text.grammar_vocabulary import GrammarVocabulary
+
+logger = logging.getLogger(__name__)
 
 MAX_WAITING = 256
 """Grammars that may wait; more are refused until some are done."""
@@ -124,6 +127,10 @@ class GrammarService:
                 self._settle(job, "the server is closing" if is_closed else self._outcome(job.spec))
             except BenthicError as error:
                 job.future.set_exception(error)
+            except Exception as error:  # noqa: BLE001 - the border: those behind it would wait for ever
+                logger.exception("a grammar of %s could not be tried", job.spec.param)
+                self._trial.close()
+                job.future.set_exception(CapacityError(f"grammars cannot be compiled now: {error}"))
         self._trial.close()
 
     def _outcome(self, spec: GrammarSpec) -> str:

@@ -29,6 +29,8 @@ class GrammarTrial:
         self._timeout_s = timeout_s
         self._child: subprocess.Popen[bytes] | None = None
         self._pending = b""
+        self._problem = ""
+        """Why the last child could not start."""
 
     @property
     def pid(self) -> int | None:
@@ -43,15 +45,25 @@ class GrammarTrial:
         """
         if self._child is not None and self._child.poll() is not None:
             self.close()
-        if self._child is None:
-            self._launch()
+        if self._child is None and not self._launch() and not self._launch():  # one may be killed at its start
+            raise ConfigError(f"grammars cannot be compiled: {self._problem}")
 
     def check(self, payload: bytes, prefix: str) -> str:
         """Asks the child that was started; returns why the grammar cannot be used, empty if it can.
 
         Raises:
-            BadSchema: the child died of it; nothing is known of the grammar.
+            BadSchema: two children died of it; nothing is known of the grammar.
+            ConfigError: the child died, and there is no other.
         """
+        answer = self._ask(payload, prefix)
+        if answer is None:  # somebody may have killed it, whatever it was at
+            self.start()
+            answer = self._ask(payload, prefix)
+        if answer is None:
+            raise BadSchema("the process that compiled the grammar ended; make it simpler or smaller")
+        return answer
+
+    def _ask(self, payload: bytes, prefix: str) -> str | None:
         child = self._child
         assert child is not None, "start() comes first"
         request = {"payload": base64.b64encode(payload).decode(), "prefix": prefix}
@@ -68,7 +80,6 @@ class GrammarTrial:
             pass
         if answer is None:
             self.close()
-            raise BadSchema("the process that compiled the grammar ended; make it simpler or smaller")
         return answer
 
     def close(self) -> None:
@@ -85,7 +96,7 @@ class GrammarTrial:
             except OSError:  # what it did not read
                 continue
 
-    def _launch(self) -> None:
+    def _launch(self) -> bool:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._child = child = subprocess.Popen(
             [sys.executable, "-m", "benthic.text.grammar_child", str(self._path)],
@@ -99,9 +110,10 @@ class GrammarTrial:
         except TimeoutError:
             answer = f"it was not ready after {_START_S:g} seconds"
         if answer == "":
-            return
+            return True
         self.close()
-        raise ConfigError(f"grammars cannot be compiled: {answer or 'the process for them ended at its start'}")
+        self._problem = answer or "the process for them ended at its start"
+        return False
 
     def _read(self, child: "subprocess.Popen[bytes]", timeout_s: float) -> str | None:
         """The error in the next line, empty for none; None when the child has gone.

@@ -19,11 +19,9 @@ from benthic.errors import BadSchema
 from benthic.text.fields import as_json
 from benthic.text.schema_finite import is_finite
 from benthic.text.schema_merge import ANNOTATIONS, Schema, are_disjoint, merge, types_of
-from benthic.text.schema_types import KEYWORDS_OF, TYPES, allowed_values, keywords_of
+from benthic.text.schema_shape import MAX_BRANCHES, MAX_DEPTH, MAX_ENUM, TYPES, ShapeCheck
+from benthic.text.schema_types import KEYWORDS_OF, allowed_values, keywords_of
 
-MAX_DEPTH = 64
-MAX_BRANCHES = 200
-MAX_ENUM = 2000
 _UNKNOWN = {
     "not": "what a value is not cannot be written down; list what it may be",
     "if": "a condition needs the whole value first; use anyOf",
@@ -67,8 +65,11 @@ class _Check:
         self._is_markup = is_markup
         self._names: dict[str, str] = {}
         self._num_values = 0
+        self._shapes = ShapeCheck()
+        self._known_targets: dict[str, Any] = {}
 
     def run(self) -> Schema:
+        self._shapes.walk(self._root, self._param)
         schema = self.schema(self._root, self._param, 0)
         definitions: dict[str, Schema] = {}
         while len(definitions) < len(self._names):
@@ -76,7 +77,10 @@ class _Check:
                 if name not in definitions:
                     definitions[name] = self.schema(self._target(pointer, self._param), f"{self._param}{pointer}", 1)
         if not is_finite(schema, definitions):
-            raise BadSchema(f"{self._param} can never be satisfied: its objects would have no end", param=self._param)
+            raise BadSchema(
+                f"{self._param} can never be satisfied: its objects would have no end, or too few properties",
+                param=self._param,
+            )
         return schema | ({"$defs": definitions} if definitions else {})
 
     def schema(self, given: Any, path: str, depth: int, *, is_raw: bool = False) -> Schema:
@@ -93,8 +97,9 @@ class _Check:
             raise BadSchema(f"{path} is {as_json(given)}; it must be a JSON schema, an object or a boolean", param=path)
         if depth > MAX_DEPTH:
             raise BadSchema(f"{path} is nested too deep; a schema has at most {MAX_DEPTH} levels", param=path)
+        self._shapes.count_schemas(1, self._param)
         self._refuse_unknown(given, path)
-        said = {name: value for name, value in given.items() if name not in ANNOTATIONS}
+        said = _said(given)
         if any(name in said for name in _JOINTS):
             return self._joined(said, path, depth, is_raw)
         if "const" in said or "enum" in said:
@@ -114,7 +119,7 @@ class _Check:
             raise BadSchema(f"{path}: the schema lists more than {MAX_ENUM} values", param=path)
 
     def _typed(self, said: Schema, path: str, depth: int, is_raw: bool) -> Schema:
-        kinds = _kinds(said, path)
+        kinds = _kinds(said)
         if not kinds:
             return {}
         schema: Schema = {"type": kinds[0] if len(kinds) == 1 else kinds}
@@ -152,10 +157,6 @@ class _Check:
         if others:
             raise BadSchema(f"{path} has both anyOf and oneOf; a grammar can keep to one of them", param=path)
         branches = said[name]
-        if not isinstance(branches, list) or not branches:
-            raise BadSchema(f"{path}.{name} is {as_json(branches)}; it must be a list of schemas", param=path)
-        if len(branches) > MAX_BRANCHES:
-            raise BadSchema(f"{path}.{name} has {len(branches)} schemas; at most {MAX_BRANCHES} are read", param=path)
         rest = {key: value for key, value in said.items() if key not in _JOINTS}
         possible = [(f"{path}.{name}[{at}]", branch) for at, branch in enumerate(branches) if branch is not False]
         if not possible:
@@ -179,8 +180,9 @@ class _Check:
 
     def _parts(self, said: Schema, path: str) -> list[Any]:
         parts = said.get("allOf", [])
-        if not isinstance(parts, list) or ("allOf" in said and not parts):
-            raise BadSchema(f"{path}.allOf is {as_json(parts)}; it must be a list of schemas", param=path)
+        if len(parts) > MAX_BRANCHES:  # that of its parts among them
+            raise BadSchema(f"{path}.allOf has {len(parts)} schemas; at most {MAX_BRANCHES} are read", param=path)
+        self._shapes.count_schemas(len(parts), self._param)
         return [*parts, *([{"$ref": said["$ref"]}] if "$ref" in said else [])]
 
     def _resolved(self, part: Any, path: str) -> Schema:
@@ -193,7 +195,7 @@ class _Check:
         if not isinstance(part, dict):
             raise BadSchema(f"{path}: a part of it is {as_json(part)}; no value is valid under it", param=path)
         self._refuse_unknown(part, path)
-        return part
+        return _said(part)
 
     def _target(self, pointer: Any, path: str, seen: set[str] | None = None) -> Any:
         if not isinstance(pointer, str) or not (pointer == "#" or pointer.startswith("#/")):
@@ -205,26 +207,36 @@ class _Check:
             if pointer in seen:
                 raise BadSchema(f"{path}.$ref {pointer} leads back to itself without saying anything", param=path)
             seen.add(pointer)
+        if pointer not in self._known_targets:
+            self._known_targets[pointer] = target = self._found(pointer, path)
+            self._shapes.walk(target, f"{self._param}{pointer}", is_root=pointer == "#")
+        return self._known_targets[pointer]
+
+    def _found(self, pointer: str, path: str) -> Any:
         place = self._root
         for step in pointer.split("/")[1:]:
             key = unquote(step).replace("~1", "/").replace("~0", "~")
             if isinstance(place, dict) and key in place:
                 place = place[key]
-            elif isinstance(place, list) and key.isdigit() and int(key) < len(place):
+            elif isinstance(place, list) and key in map(str, range(len(place))):
                 place = place[int(key)]
             else:
                 raise BadSchema(f"{path}.$ref is {as_json(pointer)}; the schema has nothing there", param=path)
         return place
 
 
-def _kinds(said: Schema, path: str) -> list[str]:
+def _said(given: Schema) -> Schema:
+    """What makes values valid or invalid; null says nothing, but as a value."""
+    return {
+        name: value
+        for name, value in given.items()
+        if name not in ANNOTATIONS and (value is not None or name in ("const", "type"))
+    }
+
+
+def _kinds(said: Schema) -> list[str]:
     """The types that a value may have: as given, or those that the keywords speak of; none: all."""
     if "type" not in said:
         return [kind for kind in TYPES if any(name in said for name in KEYWORDS_OF.get(kind, ()))]
     kinds = types_of(said["type"])
-    for kind in kinds:
-        if not isinstance(kind, str) or kind not in TYPES:
-            raise BadSchema(f"{path}.type is {as_json(said['type'])}; it must be of {', '.join(TYPES)}", param=path)
-    if not kinds:
-        raise BadSchema(f"{path}.type is an empty list: no value is valid there", param=path)
     return [kind for kind in kinds if kind != "integer" or "number" not in kinds]

@@ -38,9 +38,17 @@ def _ends(schema: Any, known: Set[str]) -> bool:
 def _kind_ends(kind: str, schema: Schema, known: Set[str]) -> bool:
     if kind == "object":
         needed = [schema["properties"][name] for name in schema.get("required", ())]
-        return all(_ends(inner, known) for inner in needed)
+        return all(_ends(inner, known) for inner in needed) and _has_enough(schema, known)
     if kind == "array":
         first = schema.get("prefixItems", [])[: schema.get("minItems", 0)]
         rest = schema.get("minItems", 0) > len(first)
         return all(_ends(inner, known) for inner in first) and (not rest or _ends(schema.get("items", {}), known))
     return True
+
+
+def _has_enough(schema: Schema, known: Set[str]) -> bool:
+    """Whether an object can have as many properties as it must."""
+    others = [schema.get("additionalProperties", False), *schema.get("patternProperties", {}).values()]
+    if any(_ends(inner, known) for inner in others):
+        return True
+    return sum(_ends(inner, known) for inner in schema["properties"].values()) >= schema.get("minProperties", 0)

@@ -29,6 +29,7 @@ def merge(first: Schema, second: Schema, path: str) -> Schema:
     merged = {name: value for name, value in first.items() if name not in ANNOTATIONS}
     for one, other in ((first, second), (second, first)):
         _check_closed(one, other, path)
+        _check_items(one, other, path)
     for name, value in second.items():
         if name not in ANNOTATIONS:
             merged[name] = _merged(name, merged[name], value, path) if name in merged else value
@@ -37,8 +38,17 @@ def merge(first: Schema, second: Schema, path: str) -> Schema:
 
 def _check_closed(one: Schema, other: Schema, path: str) -> None:
     """Properties of one part are additional ones to the other."""
+    if one.get("additionalProperties", True) is True:
+        return
     added = set(other.get("properties", ())) - set(one.get("properties", ()))
-    if added and one.get("additionalProperties", True) is not True:
+    patterns = other.get("patternProperties", {})
+    if patterns and patterns != one.get("patternProperties"):
+        raise BadSchema(
+            f"{path} puts together an object with additionalProperties and one with patternProperties, which the first "
+            "does not have; write one object",
+            param=path,
+        )
+    if added:
         raise BadSchema(
             f"{path} puts together an object with additionalProperties and one with the property {min(added)!r}, "
             "which the first does not have; list all properties in one object",
@@ -46,22 +56,34 @@ def _check_closed(one: Schema, other: Schema, path: str) -> None:
         )
 
 
+def _check_items(one: Schema, other: Schema, path: str) -> None:
+    """Items that one part describes by their place are to the other like all others."""
+    first = "prefixItems" if "prefixItems" in one or not isinstance(one.get("items"), list) else "items"
+    if first in one and "items" in other and one[first] != other.get(first):
+        raise BadSchema(
+            f"{path} puts together arrays with different {first} and items, which one grammar cannot say; "
+            "describe the items in one schema",
+            param=path,
+        )
+
+
 def _merged(name: str, first: Any, second: Any, path: str) -> Any:
-    if first == second:
+    if canonical(first) == canonical(second):
         return first
     match name:
         case "properties":
             both = {key: {"allOf": [first[key], second[key]]} for key in first if key in second}
             return first | second | both
         case "required":
-            return [*first, *(key for key in second if key not in first)]
+            return list(dict.fromkeys([*first, *second]))
         case "type":
             common = [kind for kind in types_of(first) if kind in types_of(second)]
             common += ["integer"] * ("integer" not in common and is_integer_of(first, second))
             if common:
                 return common
         case "enum":
-            return [value for value in first if value in second]
+            both_list = set(map(canonical, second))
+            return [value for value in first if canonical(value) in both_list]
         case "allOf":
             return [*first, *second]
         case "additionalProperties":

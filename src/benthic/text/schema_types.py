@@ -4,18 +4,26 @@ What was tried with 0.2.9 stands beside each rewriting.
 """
 
 import math
-import re
+from collections.abc import Iterable
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any, Protocol
 
 from benthic.errors import BadSchema
 from benthic.text.fields import as_json
+from benthic.text.pattern_characters import PatternError
+from benthic.text.pattern_search import searches
 from benthic.text.schema_merge import Schema, canonical, kind_of, types_of
-from benthic.text.schema_pattern import PatternError, bounded_pattern, whole_pattern
+from benthic.text.schema_pattern import bounded_pattern, whole_pattern
 
-TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
 MAX_PROPERTIES = 500
 MAX_COUNT = 1_000_000
 MAX_MULTIPLES = 400
+MAX_SEARCH = 5_000_000
+"""Characters of a pattern times those of the texts that it is held against, squared."""
+MAX_STEP = 1000
+"""Of multiples without bounds; the library does not look at larger ones."""
+_PLACES = Decimal("0.000001")
+"""To which the library rounds the bounds of numbers, inward."""
 _NUMERIC = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 KEYWORDS_OF = {
     "string": ("minLength", "maxLength", "pattern", "format"),
@@ -80,6 +88,7 @@ def allowed_values(said: Schema, path: str) -> list[Any]:
     strange = set(said) & set(KEYWORDS_OF["array"] + KEYWORDS_OF["object"])
     if strange:
         raise BadSchema(f"{path} has {min(strange)} beside its list of values; leave it out", param=path)
+    _check_search(said.get("pattern", ""), [value for value in values if isinstance(value, str)], path)
     kept = [value for value in values if _is_allowed(value, said, path)]
     if not kept:
         raise BadSchema(f"{path} lists no value that is valid under it", param=path)
@@ -95,21 +104,36 @@ def _is_allowed(value: Any, said: Schema, path: str) -> bool:
     if isinstance(value, str):
         low, high = _counts(said, "Length", path)
         pattern = said.get("pattern")
-        matches = not isinstance(pattern, str) or _searches(pattern, value, path)
+        matches = pattern is None or _searches(pattern, value, path)
         return low <= len(value) and (high is None or len(value) <= high) and matches
     if isinstance(value, int | float) and not isinstance(value, bool):
         least, most = said.get("minimum", -math.inf), said.get("maximum", math.inf)
         above, below = said.get("exclusiveMinimum", -math.inf), said.get("exclusiveMaximum", math.inf)
         step = said.get("multipleOf")
-        return bool(least <= value <= most and above < value < below and (step is None or value % step == 0))
+        return bool(least <= value <= most and above < value < below and (step is None or _is_multiple(value, step)))
     return True
+
+
+def _check_search(pattern: str, texts: Iterable[str], path: str) -> None:
+    if len(pattern) * sum([(len(text) + 1) ** 2 for text in texts]) > MAX_SEARCH:
+        raise BadSchema(
+            f"{path}.pattern is {as_json(pattern)}, beside names or values that are too long or too many for it; "
+            "leave it out",
+            param=path,
+        )
 
 
 def _searches(pattern: str, text: str, path: str) -> bool:
     try:
-        return re.search(pattern, text) is not None
-    except re.error as error:
-        raise BadSchema(f"{path}.pattern is {as_json(pattern)}, no regular expression: {error}", param=path) from None
+        return searches(pattern, text)
+    except PatternError as error:
+        raise BadSchema(f"{path}.pattern is {as_json(pattern)}; it {error}", param=path) from None
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    return (
+        Decimal(value) % Decimal(step) == 0 if isinstance(value, int) and isinstance(step, int) else value % step == 0
+    )
 
 
 def _string(said: Schema, path: str, is_raw: bool) -> Schema:
@@ -119,8 +143,6 @@ def _string(said: Schema, path: str, is_raw: bool) -> Schema:
     if pattern is None:
         # Beside a format lengths would be ignored; a format by itself is kept to.
         return bounds if bounds or form not in _FORMATS else {"format": form}
-    if not isinstance(pattern, str):
-        raise BadSchema(f"{path}.pattern is {as_json(pattern)}; it must be a string", param=path)
     try:
         if low or high is not None:  # beside a pattern they would be ignored
             pattern = bounded_pattern(pattern, low, high)
@@ -130,14 +152,7 @@ def _string(said: Schema, path: str, is_raw: bool) -> Schema:
 
 
 def _number(said: Schema, path: str, kind: str) -> Schema:
-    found: Schema = {}
-    for name in _NUMERIC:
-        value = said.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise BadSchema(f"{path}.{name} is {as_json(value)}; it must be a finite number", param=path)
-        found[name] = value
+    found: Schema = {name: said[name] for name in _NUMERIC if name in said}
     if "multipleOf" in found and (kind != "integer" or found["multipleOf"] < 1 or found["multipleOf"] % 1):
         raise BadSchema(
             f"{path}.multipleOf is {found['multipleOf']}; a grammar can keep to whole multiples of integers only",
@@ -146,7 +161,26 @@ def _number(said: Schema, path: str, kind: str) -> Schema:
     if kind == "integer":
         found = {name: _whole(name, value) for name, value in found.items()}
         _check_multiples(found, path)
+    else:
+        _check_room(found, path)
     return found
+
+
+def _check_room(found: Schema, path: str) -> None:
+    """Between bounds that are too close for it the library admits an empty text."""
+    steps = {name: Decimal(repr(value)) / _PLACES for name, value in found.items()}
+    lows = [steps["minimum"].to_integral_value(ROUND_CEILING)] if "minimum" in steps else []
+    highs = [steps["maximum"].to_integral_value(ROUND_FLOOR)] if "maximum" in steps else []
+    if "exclusiveMinimum" in steps:
+        lows.append(steps["exclusiveMinimum"].to_integral_value(ROUND_FLOOR) + 1)
+    if "exclusiveMaximum" in steps:
+        highs.append(steps["exclusiveMaximum"].to_integral_value(ROUND_CEILING) - 1)
+    if lows and highs and max(lows) > min(highs):
+        raise BadSchema(
+            f"{path} has bounds without a number between them, of those with six places after the point that a grammar "
+            f"knows: {as_json(found)}",
+            param=path,
+        )
 
 
 def _check_multiples(found: Schema, path: str) -> None:
@@ -155,7 +189,14 @@ def _check_multiples(found: Schema, path: str) -> None:
         [found[name] for name in names if name in found]
         for names in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum"))
     )
-    if "multipleOf" not in found or not (low or high):
+    if "multipleOf" not in found:
+        return
+    if not (low or high):
+        if found["multipleOf"] > MAX_STEP:
+            raise BadSchema(
+                f"{path}.multipleOf is {found['multipleOf']}; without bounds a grammar can keep to {MAX_STEP} at most",
+                param=path,
+            )
         return
     if not low or not high or (min(high) - max(low)) // found["multipleOf"] > MAX_MULTIPLES:
         raise BadSchema(
@@ -202,8 +243,6 @@ def _object(said: Schema, path: str, walk: Walk, is_parameters: bool) -> Schema:
     properties = _table(said, "properties", path)
     patterns = _table(said, "patternProperties", path)
     required = said.get("required") or []
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise BadSchema(f"{path}.required is {as_json(required)}; it must be a list of names", param=path)
     others = said.get("additionalProperties")
     properties |= _demanded(properties, patterns, required, others, path)
     if len(properties) > MAX_PROPERTIES:
@@ -272,6 +311,7 @@ def _patterned(others: Any, properties: Schema, patterns: Schema, path: str, wal
             param=path,
         )
     [(pattern, inner)] = patterns.items()
+    _check_search(pattern, properties, path)
     for name in properties:
         if _searches(pattern, name, path):
             raise BadSchema(
