@@ -2,12 +2,17 @@
 
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import typer
 
 from benthic.cache.work import Cut
+from benthic.cli.command import app
+from benthic.engine.config import EngineConfig
+from benthic.server.config import ServerConfig
 from benthic.shapes import LEGEND
 from scripts.write_docs import ARCHITECTURE, CONFIGURATION, render_configuration, with_tree
 from tests.test_architecture import MAY_IMPORT
@@ -101,3 +106,32 @@ def test_the_table_of_cuts_lists_what_a_report_can_say() -> None:
     table = page.partition("| `cut` |")[2].partition("\n\n")[0]
     listed = [line.split("|")[1].strip() for line in table.splitlines()[2:]]
     assert sorted(listed) == sorted(get_args(Cut))
+
+
+def test_every_option_that_a_page_gives_a_command_exists() -> None:
+    command = typer.main.get_command(app)
+    verbs = command.commands  # type: ignore[attr-defined]
+    bench = [item.params for item in verbs.pop("bench").commands.values()]
+    options = {"bench": {name for params in bench for item in params for name in item.opts}}
+    options |= {
+        verb: {name for item in inner.params for name in (*item.opts, *item.secondary_opts)}
+        for verb, inner in verbs.items()
+    }
+    every = set().union(*options.values()) | {"--help", "--debug", "--version"}
+    for page in PAGES:
+        text = page.read_text()
+        for verb, words in re.findall(r"`?benthic (\w+)([^`\n#|]*)", text):
+            for name in re.findall(r"(?<!\S)(--[a-z][a-z-]*)(?![\w.-])", words):
+                assert name in options.get(verb, every), f"{page.name}: benthic {verb} has no {name}"
+    serving = (ROOT / "docs" / "serving.md").read_text()
+    for name in re.findall(r"`(--[a-z][a-z-]*)(?![\w.-])[^`]*`", serving):
+        assert name in options["serve"], f"serving.md: {name}"
+
+
+def test_every_field_of_a_server_that_a_page_names_exists() -> None:
+    known = {f"server.{field.name}" for field in fields(ServerConfig)} | {
+        f"engine.{field.name}" for field in fields(EngineConfig)
+    }
+    for page in PAGES:
+        for name in re.findall(r"(?:`|--)((?:server|engine)\.[a-z_-]+)(?![\w./(])", page.read_text()):
+            assert name.replace("-", "_") in known, f"{page.name}: {name}"

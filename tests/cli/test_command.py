@@ -191,6 +191,24 @@ def test_a_leaf_beats_an_option_and_unknown_tables_are_refused() -> None:
         read_serve_options({}, ["--motor.size", "2"])
 
 
+def test_a_file_configures_a_server_and_options_beat_it(tmp_path: Path) -> None:
+    file = tmp_path / "server.toml"
+    file.write_text('[server]\napi_keys = ["one", "two"]\nport = 1\nhost = "0.0.0.0"\n[engine]\nmax_num_seqs = 3\n')
+    read = read_serve_options({"port": 2, "host": None}, ["--engine.max_num_seqs", "4"], file)
+    assert (read.server.api_keys, read.server.port, read.server.host) == (("one", "two"), 2, "0.0.0.0")
+    assert read.engine.max_num_seqs == 4
+    file.write_text("[server]\nprot = 1\n")
+    with pytest.raises(ConfigError, match=r"server\.toml.*server\.prot; did you mean server\.port"):
+        read_serve_options({}, [], file)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_serve_options({}, [], tmp_path / "none.toml")
+
+
+def test_a_file_is_read_before_anything_is_loaded(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert run(["serve", "--config", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml" in capsys.readouterr().err
+
+
 def test_inspect_prints_the_released_models_to_the_byte(capsys: pytest.CaptureFixture[str]) -> None:
     for name, num_tensors, num_bytes in (
         ("deepseek-v4-flash", 69_187, 159_609_485_896),

@@ -42,6 +42,7 @@ async def test_every_control_route_is_behind_the_admin_key(scripted: Any) -> Non
             [method] = routes[path].methods - {"HEAD"}
             answer = await up.client.request(method, path, headers={"x-api-key": "client"})
             assert answer.status_code == 401, path
+            assert "admin key" in answer.json()["error"]["message"]
 
 
 async def test_b189_a_wrong_path_is_answered_with_the_right_ones(scripted: Any) -> None:
@@ -53,3 +54,31 @@ async def test_b189_a_wrong_path_is_answered_with_the_right_ones(scripted: Any) 
             for known in ("/v1/chat/completions", "/v1/messages", "/v1/models"):
                 assert known in error["message"]
             assert "/flush_cache" not in error["message"]
+            assert ":path" not in error["message"]
+
+
+async def test_a_path_with_one_slash_too_many_is_told_the_right_one(scripted: Any) -> None:
+    async with scripted("one") as up:
+        paths = (
+            "/v1/chat/completions/",
+            "/v1/completions/",
+            "/v1/responses/",
+            "/v1/messages/",
+            "/v1/models/",
+            "/ready/",
+        )
+        for path in paths:
+            method = "GET" if path in ("/v1/models/", "/ready/") else "POST"
+            answer = await up.client.request(method, path)
+            error = answer.json().get("error")
+            assert (answer.status_code, error["code"]) == (404, "unknown_url"), path
+            assert f"did you mean {path[:-1]}?" in error["message"]
+
+
+async def test_without_an_admin_key_a_control_route_says_what_it_wants(scripted: Any) -> None:
+    async with scripted("one") as up:
+        for path in CONTROL_PATHS:
+            answer = await up.client.post(path)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (404, "unknown_url"), path
+            assert "admin_key" in error["message"]

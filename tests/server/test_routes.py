@@ -49,6 +49,16 @@ async def test_a_body_that_is_no_json_object_gets_400(scripted: Any, path: str, 
         assert response.json()["error"]["type"] == "invalid_request_error"
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages", "/v1/completions", "/tokenize"])
+async def test_a_compressed_body_is_refused_as_such(scripted: Any, path: str) -> None:
+    async with scripted("a" + EOS) as up:
+        response = await up.client.post(path, content=b"\x1f\x8b\x08\x00", headers={"content-encoding": "gzip"})
+        assert response.status_code == 415
+        assert "content-encoding is 'gzip'" in response.json()["error"]["message"]
+        plain = await up.client.post("/tokenize", json={"prompt": "a"}, headers={"content-encoding": "identity"})
+        assert plain.status_code == 200
+
+
 async def test_with_a_key_only_its_holders_are_served(scripted: Any) -> None:
     async with scripted("a" + EOS, api_key="secret") as up:
         body = {"model": "tiny", "messages": ASK}

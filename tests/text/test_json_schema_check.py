@@ -31,6 +31,7 @@ REFUSED: list[tuple[Any, str, str]] = [
     ({"$ref": "https://example.com/s"}, "s", "point into the schema"),
     ({"$ref": "#/$defs/missing"}, "s", "nothing there"),
     ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "s", ""),
+    ({"$ref": "#"}, "s", "leads back to itself"),
     (ENDLESS, "s", "no end"),
     ({"enum": []}, "s", "no value"),
     ({"const": 5, "type": "string"}, "s", "no value"),
@@ -71,6 +72,8 @@ REWRITTEN: list[tuple[Any, Any]] = [
         {"type": "integer", "minimum": 2, "exclusiveMaximum": 8},
     ),
     ({"type": ["string", "null"], "enum": ["a", 1, None]}, {"enum": ["a", None]}),
+    ({"type": "string", "minLength": 1.0, "maxLength": 2.0}, {"type": "string", "minLength": 1, "maxLength": 2}),
+    ({"type": "string", "minLength": 0, "format": "date"}, {"type": "string", "format": "date"}),
     ({"type": "array", "minItems": 2}, {"type": "array", "items": {}, "minItems": 2}),
     ({"oneOf": [INT, STR]}, {"anyOf": [INT, STR]}),
     (

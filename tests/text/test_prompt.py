@@ -54,7 +54,6 @@ def refusal(encoder: PromptEncoder, protocol: Any, body: Any) -> RequestError:
         ({"reasoning_effort": "none"}, False),
         ({"reasoning_effort": "max"}, True),
         ({"output_config": {"effort": "high"}}, True),
-        ({"thinking": {"type": "enabled"}, "reasoning_effort": "none"}, True),
         ({"enable_thinking": False, "reasoning_effort": "high"}, False),
         ({}, None),
     ],
@@ -77,6 +76,20 @@ def test_switches_that_disagree_are_refused(encoder: PromptEncoder) -> None:
     error = refusal(encoder, "chat", body)
     assert "thinking says on, chat_template_kwargs.thinking says off" in str(error)
     assert error.param == "thinking"
+
+
+@pytest.mark.parametrize("switch", [{"thinking": {"type": "enabled"}}, {"enable_thinking": True}])
+@pytest.mark.parametrize("effort", [{"reasoning_effort": "none"}, {"output_config": {"effort": "none"}}])
+def test_thinking_is_not_asked_for_with_no_effort(encoder: PromptEncoder, switch: Any, effort: Any) -> None:
+    error = refusal(encoder, "chat", {"messages": USER, **switch, **effort})
+    assert "thinking is on, and the effort is 'none'" in str(error)
+
+
+def test_an_effort_means_nothing_where_thinking_is_off(encoder: PromptEncoder) -> None:
+    body = {"messages": USER, "thinking": {"type": "disabled"}}
+    assert (
+        encoder.encode("chat", body | {"reasoning_effort": "high"}).token_ids == encoder.encode("chat", body).token_ids
+    )
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -21,8 +22,19 @@ _BEGINNING = "347 + 285 ="
 def serve(
     context: typer.Context,
     model: Model = BUNDLED,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for the whole network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="TCP port; 0 for any free one.")] = 8000,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with tables [server] and [engine]; options beat it.", metavar="FILE"),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on, 127.0.0.1 unless given; 0.0.0.0 for the whole network.", show_default=False
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="TCP port, 8000 unless given; 0 for any free one.", show_default=False)
+    ] = None,
     next_free_port: Annotated[
         bool, typer.Option("--next-free-port", help="Take the next free port when it is busy.")
     ] = False,
@@ -31,11 +43,11 @@ def serve(
     dtype: Dtype = None,
     numerics: Numerics = None,
 ) -> None:
-    """Serve a model over HTTP, speaking the OpenAI protocol.
+    """Serve a model over HTTP to OpenAI's and Anthropic's clients.
 
     Further options: --engine.FIELD VALUE (max_num_seqs, max_model_len, cache_bytes, ...) and --server.FIELD VALUE
-    (api_key, admin_key, max_body_bytes, max_open_sequences, thinking, ...). BENTHIC_API_KEY and BENTHIC_ADMIN_KEY set
-    the keys without showing them.
+    (api_key, admin_key, max_body_bytes, max_open_sequences, thinking, ...); docs/configuration.md lists them.
+    BENTHIC_API_KEY and BENTHIC_ADMIN_KEY set the keys without showing them.
     """
     given: dict[str, Any] = {
         "host": host,
@@ -44,7 +56,7 @@ def serve(
         "api_key": os.environ.get("BENTHIC_API_KEY"),
         "admin_key": os.environ.get("BENTHIC_ADMIN_KEY"),
     }
-    options = read_serve_options(given, context.obj)
+    options = read_serve_options(given, context.obj, config)
     log_to_stderr(options.server.log_format)
     # The port is taken before torch is imported and the model loaded: a busy one is reported at once.
     listener = bind(options.server, next_free=next_free_port)

@@ -16,20 +16,21 @@ from benthic.errors import BenthicError
 from benthic.server.access_log import AccessLog
 from benthic.server.answer_schemas import HEALTH, MODEL, MODELS, TOKENIZER
 from benthic.server.completions import completions
-from benthic.server.control import add_control_routes
+from benthic.server.control import CONTROL_PATHS, add_control_routes
 from benthic.server.described import describe, describe_get
 from benthic.server.door import add_doors
 from benthic.server.metrics import CONTENT_TYPE
 from benthic.server.playground_page import add_playground
 from benthic.server.protocol_routes import add_protocol_routes
-from benthic.server.refusals import refuse_request
+from benthic.server.refusals import no_route, refuse_request
 from benthic.server.service import Service
 from benthic.server.status_routes import add_status_routes
 from benthic.server.tokens import detokenize, tokenize, tokenizer_info
-from benthic.server.unbuilt import add_unbuilt_routes
+from benthic.server.unbuilt import add_switched_off_routes, add_unbuilt_routes
 
 _RESTART_S = 5
 """About how long an engine takes to come back; a large model takes longer."""
+_NO_CONTROL = "control routes exist only where the server was started with BENTHIC_ADMIN_KEY or --server.admin_key"
 
 
 def create_app(service: Service) -> FastAPI:
@@ -44,7 +45,15 @@ def create_app(service: Service) -> FastAPI:
         await asyncio.to_thread(service.grammars.close)
 
     # No page at /docs: FastAPI's loads its scripts from the internet.
-    app = FastAPI(title="Benthic", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
+    # No redirect from a path with a slash at its end: behind a proxy it would lead out of TLS. The 404 names the path.
+    app = FastAPI(
+        title="Benthic",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
     _add_routes(app, service)
     add_protocol_routes(app, service)
     add_status_routes(app, service)
@@ -52,6 +61,8 @@ def create_app(service: Service) -> FastAPI:
         add_playground(app)
     if service.config.admin_key is not None:
         add_control_routes(app, service)
+    else:
+        add_switched_off_routes(app, CONTROL_PATHS, _NO_CONTROL)
     add_unbuilt_routes(app)  # the last: they catch whole families of paths
     for kind in (BenthicError, HTTPException, ClientDisconnect):
         app.add_exception_handler(kind, refuse_request)
@@ -82,7 +93,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.head("/v1/models/{model_id:path}", include_in_schema=False)
     @app.get("/v1/models/{model_id:path}", responses=describe_get(MODEL))
-    async def model(model_id: str) -> dict[str, Any]:
+    async def model(request: Request, model_id: str) -> dict[str, Any]:
+        if not model_id:
+            raise no_route(request)
         service.check_model(model_id)
         return service.model_card()
 

@@ -23,9 +23,14 @@ async def read_object(request: Request, config: ServerConfig, intake: Intake) ->
     """Read and parse one JSON object.
 
     Raises:
-        ApiError: 413 when the body is larger than `config.max_body_bytes`, 408 when it stops or only trickles.
+        ApiError: 413 when the body is larger than `config.max_body_bytes`, 408 when it stops or only trickles, 415 when
+            it is compressed.
         RequestError: not UTF-8, not JSON, NaN or Infinity, too deep, lone surrogates, or not an object.
     """
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        message = f"content-encoding is {encoding!r}; it must be absent: send the body as it is, not compressed"
+        raise ApiError(415, message, code="unsupported_content_encoding")
     raw = await _read_bounded(request, config.max_body_bytes, config.body_timeout_s)
     # Parsing megabytes takes a while, and every stream waits for the loop.
     return await intake.run(raw, parse_object, raw) if len(raw) > LONG else parse_object(raw)

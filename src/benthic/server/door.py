@@ -67,7 +67,8 @@ class Door:
                 with self._intake.counted(receive) as counted:
                     await self._app(scope, counted, watched_send)
             else:
-                await error_response(request, _NO_KEY)(scope, receive, watched_send)
+                refusal = _NO_ADMIN_KEY if scope["path"] in CONTROL_PATHS else _NO_KEY
+                await error_response(request, refusal)(scope, receive, watched_send)
         except Exception as error:  # the border: inside, Starlette would answer around this door
             if is_started:
                 raise
@@ -85,6 +86,12 @@ class Door:
 _NO_KEY = ApiError(
     401,
     "the API key is missing or wrong; send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'",
+    code="invalid_api_key",
+)
+_NO_ADMIN_KEY = ApiError(
+    401,
+    "control routes want the server's admin key, not a client's; send it as 'Authorization: Bearer KEY' or "
+    "'x-api-key: KEY'",
     code="invalid_api_key",
 )
 

@@ -25,7 +25,7 @@ async def refuse_request(request: Request, error: Exception) -> Response:
         case ClientDisconnect() | Cancelled():
             return Response(status_code=_CLIENT_LEFT)
         case HTTPException(status_code=404):
-            return error_response(request, _no_route(request))
+            return error_response(request, no_route(request))
         case HTTPException(status_code=405):
             allowed = allowed_methods(request)
             message = f"{request.method} {request.url.path}: this route takes {allowed}"
@@ -53,20 +53,30 @@ def allowed_methods(request: Request) -> str:
     return ", ".join(sorted({method for route in real for method in getattr(route, "methods", None) or ()}))
 
 
-def _no_route(request: Request) -> ApiError:
+def no_route(request: Request, hint: str = "") -> ApiError:
+    """The 404 of a path that nothing answers, with the path that may have been meant."""
     path = request.url.path
-    hint = f"there are {', '.join(_offered(request))}; see /openapi.json"
-    if path.startswith("/v1/v1/"):
-        hint = f"did you mean {path[3:]}? The base URL of an Anthropic client has no /v1 at its end"
-    elif _matches(request, "/v1" + path):
-        hint = f"did you mean /v1{path}? The base URL of an OpenAI client ends in /v1"
+    if not hint:
+        hint = nearest_route(request) or f"there are {', '.join(_offered(request))}; see /openapi.json"
     return ApiError(404, f"no such route: {request.method} {path}; {hint}", code="unknown_url")
+
+
+def nearest_route(request: Request) -> str:
+    """What to say of a path that is nearly one that there is; empty of any other."""
+    path = request.url.path
+    if path.startswith("/v1/v1/"):
+        return f"did you mean {path[3:]}? The base URL of an Anthropic client has no /v1 at its end"
+    if path.endswith("/") and _matches(request, path.rstrip("/")):
+        return f"did you mean {path.rstrip('/')}? No route ends in a slash"
+    if _matches(request, "/v1" + path):
+        return f"did you mean /v1{path}? The base URL of an OpenAI client ends in /v1"
+    return ""
 
 
 def _offered(request: Request) -> list[str]:
     """What clients may send to, without the routes of whoever runs the server."""
     paths = {getattr(route, "path", "") for route in request.app.routes if route.name != UNBUILT}
-    return sorted(path for path in paths if path.startswith("/v1/"))
+    return sorted(path.replace(":path}", "}") for path in paths if path.startswith("/v1/"))
 
 
 def _matches(request: Request, path: str) -> bool:

@@ -3,6 +3,7 @@
 They are 404, not 501: the official clients send a request again after any status of 500 or more.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 from fastapi import FastAPI
@@ -11,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from benthic.server.errors import ApiError
-from benthic.server.refusals import UNBUILT, allowed_methods
+from benthic.server.refusals import UNBUILT, allowed_methods, nearest_route, no_route
 
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
 _NOT_STORED = "replies are not stored here; keep what you were sent, and send the whole conversation with each request"
@@ -45,10 +46,25 @@ def add_unbuilt_routes(app: FastAPI) -> None:
         app.add_api_route(path, _refusing(reason), methods=_METHODS, name=UNBUILT, include_in_schema=False)
 
 
+def add_switched_off_routes(app: FastAPI, paths: Iterable[str], how: str) -> None:
+    """Routes that this server would have if it were started otherwise: each says how."""
+    for path in sorted(paths):
+        app.add_api_route(path, _switched_off(how), methods=_METHODS, name=UNBUILT, include_in_schema=False)
+
+
 def _refusing(reason: str) -> Any:
     async def refuse(request: Request) -> Response:
         if allowed_methods(request):  # a route that exists, asked with a method that it does not take
             raise HTTPException(405)
+        if nearest_route(request):
+            raise no_route(request)
         raise ApiError(404, f"{request.method} {request.url.path} is not supported: {reason}", code="not_supported")
+
+    return refuse
+
+
+def _switched_off(how: str) -> Any:
+    async def refuse(request: Request) -> Response:
+        raise no_route(request, how)
 
     return refuse

@@ -136,7 +136,7 @@ class _Check:
         """A reference, or parts that must hold together, or alternatives."""
         if set(said) == {"$ref"}:
             if path == self._param:  # the root of a tool's parameters must be seen to be an object
-                return self.schema(self._target(said["$ref"], path, set()), path, depth + 1)
+                return self.schema(self._resolved(said, path), path, depth + 1)
             pointer = said["$ref"]
             self._target(pointer, path)
             return {"$ref": f"#/$defs/{self._names.setdefault(pointer, f'd{len(self._names)}')}"}

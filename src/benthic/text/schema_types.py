@@ -138,7 +138,7 @@ def _is_multiple(value: float, step: float) -> bool:
 
 def _string(said: Schema, path: str, is_raw: bool) -> Schema:
     low, high = _counts(said, "Length", path)
-    bounds = {name: said[name] for name in ("minLength", "maxLength") if said.get(name) is not None}
+    bounds = ({"minLength": low} if low else {}) | ({} if high is None else {"maxLength": high})
     pattern, form = said.get("pattern"), said.get("format")
     if pattern is None:
         # Beside a format lengths would be ignored; a format by itself is kept to.

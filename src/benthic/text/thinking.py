@@ -7,7 +7,8 @@
 
 A budget of reasoning tokens is `thinking_budget` or `thinking.budget_tokens`; it means nothing where thinking is off.
 
-Switches that disagree are an error; a switch beats an effort; where nothing is said the checkpoint's default holds.
+Switches that disagree are an error, and so is effort "none" beside a switch that is on. Another effort beside one that
+is off means nothing: it is how hard to think. Where nothing is said the checkpoint's default holds.
 Renderer and parser both take the mode from here, so a reply is always read as it was asked for.
 """
 
@@ -44,6 +45,11 @@ def take_mode(body: dict[str, Any], protocol: Protocol, default_thinking: bool) 
     budget = _take_budget(body)
     switch = _take_switch(body)
     effort = _take_effort(body, protocol)
+    if switch and effort == "none":
+        message = (
+            "the thinking switches disagree: thinking is on, and the effort is 'none', which is off; set one of them"
+        )
+        raise RequestError(message, param="reasoning_effort")
     if switch is not None:
         return Mode(switch, None if effort == "none" or not switch else effort, True, budget)
     if effort is not None:
