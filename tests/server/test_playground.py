@@ -222,6 +222,11 @@ def test_the_page_fits_a_phone(browser: Browser, live: Server) -> None:
         page.locator(".chart").first.wait_for()
         keep(page, "phone-metrics")
         assert page.evaluate("document.documentElement.scrollWidth") == 390
+        for width in (390, 360):
+            page.set_viewport_size({"width": width, "height": 640})
+            for name in ("Key needed", "an-organisation/a-model-with-a-long-name"):
+                page.evaluate("name => { document.getElementById('status-text').textContent = name; }", name)
+                assert page.evaluate("document.documentElement.scrollWidth") == width, (width, name)
         small = page.evaluate(
             """() => [...document.querySelectorAll(".top a, .top button")].filter(node => node.offsetParent)
             .filter(node => node.getBoundingClientRect().height < 30).map(node => node.outerHTML)"""
