@@ -42,6 +42,9 @@ SETTLE_S = 30.0
 CALM = ("ok", "left", "refused")
 """What may happen to a client while nobody kills or aborts."""
 
+_POOLS = ("asyncio_", "AnyIO", "benthic-intake")
+"""Threads of the two event loops and of the server's intake: pools that grow to their bound and stay."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakConfig:
@@ -342,8 +345,7 @@ class Soak:
         child = self._engine.pid or 0
         return Holdings(
             descriptors=len(os.listdir("/proc/self/fd")),
-            # Pools of the two event loops grow to their bound and stay.
-            threads=sum(not thread.name.startswith(("asyncio_", "AnyIO")) for thread in threading.enumerate()),
+            threads=sum(not thread.name.startswith(_POOLS) for thread in threading.enumerate()),
             tasks=tasks,
             child_descriptors=len(os.listdir(f"/proc/{child}/fd")),
             child_threads=len(os.listdir(f"/proc/{child}/task")),

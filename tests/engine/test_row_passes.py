@@ -231,7 +231,7 @@ def test_branches_that_run_last_and_write_in_place_keep_every_bit(small_model: T
 def test_what_is_run_on_trial_leaves_the_cache_as_it_was(small_model: Transformer) -> None:
     engine = replaying(small_model, CountingGraphs())
     serve(engine, [request("r", ids(random.Random(0), 150), max_tokens=5)])
-    pools = engine._parts.pools
+    pools = engine._parts.runner._pools  # type: ignore[attr-defined]
     before = [tensor.clone() for tensor in pools._tensors()]
     engine._parts.runner.weights_changed()
     engine.warm_up(lambda text: None)
