@@ -6,6 +6,7 @@ import pytest
 
 from benthic.errors import RequestError
 from benthic.server.body import MAX_DEPTH, parse_object
+from benthic.server.errors import ApiError
 
 
 def nested(depth: int) -> bytes:
@@ -28,6 +29,8 @@ BAD_BODIES = {
     "huge integer": (b'{"seed": ' + b"9" * 30 + b"}", "seed"),
     "endless integer": (b'{"seed": ' + b"9" * 9999 + b"}", "number"),
     "lone surrogate": (rb'{"prompt": "a\ud800b"}', "U+D800 at character 1"),
+    "lone surrogates in a key and its value": (rb'{"\udfff\ud800": "\ud800"}', "U+DFFF"),
+    "lone surrogate in a key of a number": (rb'{"\udfff": 1e999}', "U+DFFF"),
     "lone surrogate in a key": (rb'{"\udfff": 1}', "U+DFFF"),
     "lone surrogate deep inside": (rb'{"messages": [{"content": "\ud800"}]}', "messages"),
     "deep": (nested(MAX_DEPTH + 5), "too deep"),
@@ -54,3 +57,9 @@ def test_the_field_that_holds_the_fault_is_named() -> None:
     with pytest.raises(RequestError) as caught:
         parse_object(rb'{"prompt": {"inner": ["\ud83d"]}}')
     assert caught.value.param == "prompt"
+
+
+def test_an_error_can_be_written_whatever_stood_in_the_request() -> None:
+    error = ApiError(400, "unknown field \udfff", param="\ud800x")
+    assert json.dumps(error.body(), ensure_ascii=False).encode()
+    assert (error.message, error.param) == ("unknown field \\udfff", "\\ud800x")

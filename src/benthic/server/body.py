@@ -88,6 +88,8 @@ async def _next_chunk(stream: AsyncGenerator[bytes, None], timeout_s: float, lef
 
 def _inspect(body: dict[str, Any]) -> None:
     """Refuse nesting beyond MAX_DEPTH, numbers beyond float64 and text that is no Unicode."""
+    for name in body:  # first: refusals name them
+        _check_unicode("a field name", name)
     level: list[tuple[str, Any]] = list(body.items())
     for _ in range(MAX_DEPTH):
         inner: list[tuple[str, Any]] = []
@@ -105,8 +107,6 @@ def _inspect(body: dict[str, Any]) -> None:
             elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
                 raise RequestError(f"{field} holds an integer beyond 64 bits", param=field)
         if not inner:
-            for key in body:
-                _check_unicode("a field name", key)
             return
         level = inner
     raise _too_deep()

@@ -28,12 +28,13 @@ class ApiError(BenthicError):
         param: str | None = None,
         retry_after_s: float | None = None,
     ) -> None:
+        message = _writable(message)
         super().__init__(message)
         self.status = status
         self.message = message
         self.kind = kind
         self.code = code
-        self.param = param
+        self.param = None if param is None else _writable(param)
         self.retry_after_s = retry_after_s
 
     def body(self) -> dict[str, Any]:
@@ -51,6 +52,11 @@ class ApiError(BenthicError):
             return {}
         seconds = max(1, round(self.retry_after_s))
         return {"retry-after": str(seconds), "retry-after-ms": str(round(self.retry_after_s * 1000))}
+
+
+def _writable(text: str) -> str:
+    """What of a request stands in a text may have no UTF-8 form; an answer needs one."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def overloaded(message: str) -> ApiError:
