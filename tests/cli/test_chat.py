@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Echo:
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
 
-    def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, body: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
         self.bodies.append(json.loads(json.dumps(body)))
         if body["messages"][-1]["content"] == "fail":
             raise ConfigError("it fails")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.error import HTTPError, URLError
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _PATIENCE_S = 600.0
 
 
+Chunks = Generator[dict[str, Any], None, None]
+
+
 class ServerError(BenthicError):
     """A server refused, failed or left; the message says which and why."""
 
@@ -26,8 +29,8 @@ class ChatPartner(Protocol):
     @property
     def name(self) -> str: ...
 
-    def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """The chunks of a chat reply as they come. Closing the iterator cancels the reply."""
+    def stream(self, body: dict[str, Any]) -> Chunks:
+        """The chunks of a chat reply as they come. Closing the generator cancels the reply."""
         ...
 
 
@@ -38,7 +41,7 @@ class LocalPartner:
         self._local = local
         self.name = local.service.name
 
-    def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, body: dict[str, Any]) -> Chunks:
         """See `ChatPartner`."""
         return self._local.stream(body)
 
@@ -68,9 +71,9 @@ class RemotePartner:
             raise ServerError(f"{self._base} serves no model")
         self.name: str = models[0]["id"]
 
-    def stream(self, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def stream(self, body: dict[str, Any]) -> Chunks:
         """See `ChatPartner`."""
-        wanted = {**body, "model": self.name, "stream": True, "stream_options": {"include_usage": True}}
+        wanted = {**body, "model": self.name, "stream": True}
         is_whole = False
         for line in self._lines("/v1/chat/completions", json.dumps(wanted).encode()):
             data = line.decode().removeprefix("data:").strip()

@@ -1,6 +1,7 @@
 """The loop of `benthic chat`: read a message, stream the answer, keep the conversation."""
 
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,20 +86,17 @@ class TerminalChat:
         said: dict[str, str] = {"reasoning_content": "", "content": ""}
         usage: dict[str, Any] = {}
         start = time.monotonic()
-        chunks = self._partner.stream({**self.conversation.body(), "stream_options": {"include_usage": True}})
+        body = {**self.conversation.body(), "stream_options": {"include_usage": True}}
         try:
-            for chunk in chunks:
-                usage = chunk.get("usage") or usage
-                self._show(chunk, said)
+            with closing(self._partner.stream(body)) as chunks:
+                for chunk in chunks:
+                    usage = chunk.get("usage") or usage
+                    self._show(chunk, said)
         except KeyboardInterrupt:
             self.say(" (ended)")
         except BaseException:
             turns.pop()
             raise
-        finally:
-            close = getattr(chunks, "close", None)
-            if close is not None:
-                close()
         self._console.print()
         turns.append({"role": "assistant", **{name: text for name, text in said.items() if text or name == "content"}})
         self._account(usage, time.monotonic() - start)

@@ -6,7 +6,7 @@ The command line's `chat`, `generate` and `eval` talk to it. An event loop runs 
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from queue import SimpleQueue
 from types import TracebackType
@@ -57,8 +57,8 @@ class LocalService:
         """
         return self._wait(self._ask_all(list(bodies), at_once, done))
 
-    def stream(self, body: Body) -> Iterator[dict[str, Any]]:
-        """The chunks of one chat reply as they come. Closing the iterator cancels the reply.
+    def stream(self, body: Body) -> Generator[dict[str, Any], None, None]:
+        """The chunks of one chat reply as they come. Closing the generator cancels the reply.
 
         Raises:
             RequestError: the body is wrong.
