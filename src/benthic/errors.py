@@ -16,6 +16,7 @@
     |   `-- WeightsLostError              an update failed half-way, and the old weights are not back either
     |-- TrainingError                     a run that cannot go on: values that are not finite
     |-- BenchError                        a measurement that cannot be made: no server, a broken answer
+    |-- SandboxError                      a sandbox or a command in it failed: its own tree in sandbox/errors.py
     `-- DataError (ValueError)            training data
 
 A message says what was wrong, the value, and what would be right. Programmer mistakes assert instead.
@@ -103,3 +104,10 @@ class TrainingError(BenthicError):
 
 class BenchError(BenthicError):
     """A measurement cannot be made as asked."""
+
+
+class SandboxError(BenthicError):
+    """A sandbox could not be started, died, or refused a call."""
+
+    is_infra: bool = False
+    """Whether the machine and not the agent inside is to blame: such an episode has no reward, not a reward of zero."""

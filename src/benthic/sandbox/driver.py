@@ -1,0 +1,76 @@
+"""What a substrate must offer. Everything else (logging, limits of time, truncation, leases) is done once above.
+
+A driver brings up a root file system, isolation and limits with Benthic's own init (`guest/`) as first process, and
+gives a byte stream to it. Commands, files, terminals go through that stream, the same way on every kind; what a
+driver knows by its own means (why something died, what it used) it answers itself, since init lives with the agent.
+
+A machine outlives the process that started it: everything needed to find it again lies in its home folder, written
+before the resource it names is made, so that `adopt` can take it over and `reconcile` can sweep it away.
+"""
+
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from benthic.sandbox.records import Kind, ProbeResult, Reason, SandboxSpec, SnapshotRef, Usage
+
+
+class Machine(Protocol):
+    """One started sandbox, as its driver sees it."""
+
+    home: Path
+
+    async def connect(self) -> tuple[StreamReader, StreamWriter]:
+        """A new stream to init; an older one is closed by init."""
+
+    async def freeze(self) -> None:
+        """Stops every process where it is."""
+
+    async def thaw(self) -> None:
+        """Lets them go on."""
+
+    async def snapshot(self, name: str) -> SnapshotRef:
+        """Keeps the file system (virtual machines: memory too) in the store; the sandbox goes on.
+
+        Raises:
+            NotSupported: by this kind.
+        """
+
+    async def usage(self) -> Usage:
+        """Since the start, of the whole sandbox."""
+
+    async def death(self) -> tuple[Reason, str] | None:
+        """Why it is no longer alive, and in words; None while it lives."""
+
+    async def out_of_memory_kills(self) -> int:
+        """How many processes the kernel has ended for memory so far."""
+
+    async def expose(self, port: int, path: Path) -> None:
+        """Forwards a unix socket on the host to a TCP port on the sandbox's loopback."""
+
+    async def destroy(self) -> None:
+        """Ends every process and removes every resource, in any state, as often as called."""
+
+
+class Driver(Protocol):
+    """One way to make sandboxes of a kind."""
+
+    kind: Kind
+    name: str
+
+    async def probe(self) -> ProbeResult:
+        """Starts one, runs `true`, and ends it; never raises."""
+
+    async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> Machine:
+        """Makes a sandbox whose home is an empty folder.
+
+        Raises:
+            StartFailed: with the stage that failed; nothing is left behind.
+        """
+
+    async def adopt(self, spec: SandboxSpec, home: Path) -> Machine | None:
+        """The machine of a home folder if it still lives, else None; either way nothing is started."""
+
+    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+        """Removes every resource of this driver that belongs to none of these homes; says what went."""

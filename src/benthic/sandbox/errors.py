@@ -1,0 +1,77 @@
+"""How sandboxes fail. A trainer leaves out of its loss what is not the agent's doing: see `SandboxError.is_infra`.
+
+SandboxError              (benthic/errors.py)
+|-- SandboxDied           it is gone; `reason` says why (out_of_memory is the agent's doing, host_lost is not)
+|-- CommandTimeout        the command was ended; `result` has what it printed; the sandbox goes on
+|-- OutputLimit           asked for with `strict_output`; `result` has the first and last part
+|-- StartFailed           `stage` and seconds of each stage are in the message
+|-- NotSupported          this kind, or this machine, cannot do that
+|-- PathError             a file that is not there, is no file, is too large, or may not be touched
+|-- TrajectoryDiverged    a replayed call differs from the logged one
+|-- OutcomeUnknown        a crash hides whether a command ran, and its policy is to raise
+`-- TrajectoryCorrupt     the log's bytes are not what was written
+"""
+
+from benthic.errors import SandboxError
+from benthic.sandbox.records import Reason, Result
+
+
+class SandboxDied(SandboxError):
+    """The sandbox is gone. It is never restarted silently."""
+
+    def __init__(self, sandbox_id: str, reason: Reason, detail: str = "") -> None:
+        super().__init__(f"sandbox {sandbox_id} is gone ({reason}){': ' if detail else ''}{detail}; create another one")
+        self.sandbox_id, self.reason, self.detail = sandbox_id, reason, detail
+        self.is_infra = reason in (Reason.HOST_LOST, Reason.CRASHED, Reason.EXPIRED)
+
+
+class CommandTimeout(SandboxError):
+    """A command ran or was silent for too long and was ended with everything it started."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class OutputLimit(SandboxError):
+    """A command printed more than was kept, and the caller asked for all."""
+
+    def __init__(self, message: str, result: Result) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class StartFailed(SandboxError):
+    """A sandbox did not come up."""
+
+    is_infra = True
+
+    def __init__(self, message: str, *, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class NotSupported(SandboxError):
+    """A kind of sandbox, or this machine, cannot do what was asked."""
+
+
+class PathError(SandboxError):
+    """A path inside the sandbox cannot be used as asked."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path!r}: {what}")
+        self.path = path
+
+
+class TrajectoryDiverged(SandboxError):
+    """The caller's program is not the one that the log was written by."""
+
+
+class OutcomeUnknown(SandboxError):
+    """A command began, and nothing says whether it ended."""
+
+    is_infra = True
+
+
+class TrajectoryCorrupt(SandboxError):
+    """A trajectory log was changed or damaged where no crash could have done it."""
