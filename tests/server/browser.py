@@ -14,7 +14,7 @@ import pytest
 ARTEFACTS = Path(__file__).resolve().parent.parent / "artefacts"
 DESKTOP = {"width": 1280, "height": 860}
 PHONE = {"width": 390, "height": 780}
-_PATIENCE_MS = 15_000
+_PATIENCE_MS = 60_000
 
 
 class Browser:
