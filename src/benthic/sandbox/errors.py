@@ -5,6 +5,7 @@ SandboxError              (benthic/errors.py)
 |-- CommandTimeout        the command was ended; `result` has what it printed; the sandbox goes on
 |-- OutputLimit           asked for with `strict_output`; `result` has the first and last part
 |-- StartFailed           `stage` and seconds of each stage are in the message
+|-- GuestLost             init inside cannot be reached; whoever owns the sandbox makes SandboxDied of it
 |-- NotSupported          this kind, or this machine, cannot do that
 |-- PathError             a file that is not there, is no file, is too large, or may not be touched
 |-- TrajectoryDiverged    a replayed call differs from the logged one
@@ -75,3 +76,9 @@ class OutcomeUnknown(SandboxError):
 
 class TrajectoryCorrupt(SandboxError):
     """A trajectory log was changed or damaged where no crash could have done it."""
+
+
+class GuestLost(SandboxError):
+    """Init inside a sandbox cannot be reached, or makes no sense any more; the driver may know why."""
+
+    is_infra = True
