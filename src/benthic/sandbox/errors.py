@@ -6,6 +6,7 @@ SandboxError              (benthic/errors.py)
 |-- OutputLimit           asked for with `strict_output`; `result` has the first and last part
 |-- StartFailed           `stage` and seconds of each stage are in the message
 |-- GuestLost             init inside cannot be reached; whoever owns the sandbox makes SandboxDied of it
+|-- ImageError            an image, a layer or an archive that is not there, broken, or may not be taken in
 |-- NotSupported          this kind, or this machine, cannot do that
 |-- PathError             a file that is not there, is no file, is too large, or may not be touched
 |-- TrajectoryDiverged    a replayed call differs from the logged one
@@ -50,6 +51,10 @@ class StartFailed(SandboxError):
     def __init__(self, message: str, *, stage: str = "") -> None:
         super().__init__(message)
         self.stage = stage
+
+
+class ImageError(SandboxError):
+    """An image, a layer or an archive is not there, is broken, or holds what no sandbox may be given."""
 
 
 class NotSupported(SandboxError):
