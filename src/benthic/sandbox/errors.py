@@ -11,7 +11,9 @@ SandboxError              (benthic/errors.py)
 |-- PathError             a file that is not there, is no file, is too large, or may not be touched
 |-- TrajectoryDiverged    a replayed call differs from the logged one
 |-- OutcomeUnknown        a crash hides whether a command ran, and its policy is to raise
-`-- TrajectoryCorrupt     the log's bytes are not what was written
+|-- TrajectoryCorrupt     the log's bytes are not what was written
+|-- TrajectoryHeld        another process writes this log
+`-- TrajectoryUnwritable  the log's disk is full or failed: the call was not run, or is not known to have ended
 """
 
 from benthic.errors import SandboxError
@@ -81,6 +83,20 @@ class OutcomeUnknown(SandboxError):
 
 class TrajectoryCorrupt(SandboxError):
     """A trajectory log was changed or damaged where no crash could have done it."""
+
+    is_infra = True
+
+
+class TrajectoryHeld(SandboxError):
+    """A trajectory has one writer, and it is another one."""
+
+    is_infra = True
+
+
+class TrajectoryUnwritable(SandboxError):
+    """A record could not be made safe. The same call may be sent again: it runs once at most."""
+
+    is_infra = True
 
 
 class GuestLost(SandboxError):

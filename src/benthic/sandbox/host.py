@@ -10,20 +10,40 @@ from typing import Any, Literal, Protocol
 
 from benthic.sandbox.records import Chunk, Reason, Result, SandboxSpec, SnapshotRef, State, Usage
 
+Verb = Literal[
+    "exec",
+    "spawn",
+    "feed",
+    "signal",
+    "call",
+    "read",
+    "write",
+    "list",
+    "stat",
+    "remove",
+    "upload",
+    "download",
+    "snapshot",
+    "fork",
+]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One logged call. `arguments` is JSON; bytes travel beside it, never inside."""
 
-    verb: Literal["exec", "spawn", "call", "read", "write", "list", "stat", "remove", "upload", "download"]
-    arguments: dict[str, Any]
+    verb: Verb
+    arguments: dict[str, Any] = field(default_factory=dict)
     data: bytes = b""
     """What is written: a file's new content, a tar archive, a command's input."""
 
     @property
     def is_mutating(self) -> bool:
-        """Whether the call can change the sandbox; the others are logged so that a replay observes the same."""
-        return self.verb not in ("read", "list", "stat", "download")
+        """Whether the call can change the sandbox; the others are logged so that a replay observes the same.
+
+        A function call changes nothing: it runs in a process and namespaces of its own, which end with it.
+        """
+        return self.verb not in ("call", "read", "list", "stat", "download")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +76,19 @@ class SandboxInfo:
     usage: Usage = field(default_factory=Usage)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rebuilt:
+    """How well a sandbox was made again from its log."""
+
+    snapshot_seq: int
+    """The last call that the snapshot holds; -1 from the image alone."""
+    num_run: int
+    """Calls that were run again."""
+    diverged_at: int | None = None
+    """The first call that came to something else than the log says; None: exact."""
+    detail: str = ""
+
+
 class Host(Protocol):
     """The owner of sandboxes. Methods raise the errors of `errors.py`."""
 
@@ -77,10 +110,10 @@ class Host(Protocol):
         """The same for `exec`, with output as it comes; the last item is the answer. Slow readers slow the command."""
 
     async def signal(self, sandbox_id: str, seq: int, signal: int) -> None:
-        """To everything that the command of that place has started."""
+        """To everything that the command of that place has started; not logged, the command's own end will tell."""
 
     async def feed(self, sandbox_id: str, seq: int, data: bytes | None) -> None:
-        """More input for a spawned command; None ends it."""
+        """More input for a spawned command, not logged, as from a person at a terminal; None ends it."""
 
     def output(self, sandbox_id: str, seq: int) -> AsyncIterator[Chunk]:
         """A spawned command's output from where it is kept, then as it comes, until it ends."""
@@ -100,11 +133,31 @@ class Host(Protocol):
     async def resume(self, sandbox_id: str) -> None:
         """Lets it go on."""
 
-    async def snapshot(self, sandbox_id: str, name: str | None = None) -> SnapshotRef:
-        """Keeps its state in the store, at its place in the trajectory."""
+    async def snapshot(self, sandbox_id: str, name: str | None = None, *, seq: int | None = None) -> SnapshotRef:
+        """Keeps its state in the store. With a place it is a logged call: sent again, it gives the same snapshot."""
 
-    async def fork(self, sandbox_id: str, count: int) -> list[SandboxInfo]:
-        """That many new sandboxes which start from its present state, each with a trajectory of its own."""
+    async def fork(self, sandbox_id: str, count: int, *, seq: int | None = None) -> list[SandboxInfo]:
+        """That many new sandboxes which start from its present state, each with a trajectory of its own.
+
+        With a place it is a logged call: sent again, it gives the same sandboxes.
+        """
+
+    async def branch(self, sandbox_id: str, seq: int, *, key: str | None = None) -> SandboxInfo:
+        """A new sandbox in the state, and with the trajectory, that this one had before the call of that place.
+
+        It starts from the nearest snapshot and runs again what was logged behind it.
+
+        Raises:
+            TrajectoryDiverged: that came to something else than the log says.
+        """
+
+    async def rebuild(self, sandbox_id: str) -> Rebuilt:
+        """Makes a dead sandbox again, here, under its own id, from its log; a living one is left alone.
+
+        Raises:
+            SandboxDied: it was closed, or died by its own doing.
+            OutcomeUnknown: a call that no log ends may have been heard outside the sandbox, and must not run twice.
+        """
 
     async def renew(self, sandbox_id: str, lease_s: float) -> None:
         """Its holder lives: keep it for so long from now."""
