@@ -1,4 +1,4 @@
-"""What a crash may do to a log and what it may not: each shape of damage is either dropped or reported, never guessed."""
+"""What a crash may do to a log and what it may not: all damage is either dropped or reported, and never guessed at."""
 
 import os
 from pathlib import Path
