@@ -23,6 +23,8 @@ settings.register_profile("benthic", deadline=None, derandomize=True, database=N
 settings.register_profile("nightly", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "benthic"))
 
+NIGHTLY_S = 1800
+
 
 def seed_of(node_id: str) -> int:
     """The seed of a test: the same on every machine and in any order of tests."""
@@ -38,6 +40,13 @@ def seed(request: pytest.FixtureRequest) -> int:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(value)
     return value
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is too slow for every change also takes longer than the time that every test has."""
+    for item in items:
+        if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(NIGHTLY_S))
 
 
 @pytest.hookimpl(wrapper=True)
