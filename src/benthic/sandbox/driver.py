@@ -13,13 +13,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from benthic.sandbox.records import Kind, ProbeResult, Reason, SandboxSpec, SnapshotRef, Usage
+from benthic.sandbox.guest.records import JobSetup
+from benthic.sandbox.records import (
+    CallResult,
+    FunctionCall,
+    Kind,
+    ProbeResult,
+    Reason,
+    SandboxSpec,
+    SnapshotRef,
+    Usage,
+)
 
 
 class Machine(Protocol):
     """One started sandbox, as its driver sees it."""
 
     home: Path
+    setup: JobSetup
+    """What must hold for its commands: who they are, limits of each process, the filter of system calls.
+
+    The host adds what the spec says (environment, folder, output) and gives it to init.
+    """
 
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """A new stream to init; an older one is closed by init."""
@@ -32,6 +47,8 @@ class Machine(Protocol):
 
     async def snapshot(self, name: str) -> SnapshotRef:
         """Keeps the file system (virtual machines: memory too) in the store; the sandbox goes on.
+
+        It freezes and thaws what it must by itself; `seq` of the reference is filled in by the host.
 
         Raises:
             NotSupported: by this kind.
@@ -46,8 +63,12 @@ class Machine(Protocol):
     async def out_of_memory_kills(self) -> int:
         """How many processes the kernel has ended for memory so far."""
 
-    async def expose(self, port: int, path: Path) -> None:
-        """Forwards a unix socket on the host to a TCP port on the sandbox's loopback."""
+    async def call(self, call: FunctionCall) -> CallResult:
+        """Runs a Python function in a warm worker.
+
+        Raises:
+            NotSupported: by this kind; the host then runs a Python of the image for it.
+        """
 
     async def destroy(self) -> None:
         """Ends every process and removes every resource, in any state, as often as called."""

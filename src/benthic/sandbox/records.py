@@ -6,7 +6,7 @@ the trajectory log. Paths inside a sandbox are absolute POSIX paths.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal["function", "container", "microvm", "vm"]
 KINDS: tuple[Kind, ...] = ("function", "container", "microvm", "vm")
@@ -189,6 +189,37 @@ class Result:
     def text(self) -> str:
         """Stdout as text; what is not UTF-8 is replaced."""
         return self.stdout.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionCall:
+    """One call of a Python function in a sandbox. It starts from nothing and leaves nothing behind."""
+
+    source: str
+    """A module's text; it defines `name`."""
+    name: str
+    args: tuple[Any, ...] = ()
+    """JSON values."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallResult:
+    """What a function call came to."""
+
+    value: Any = None
+    """What the function returned: a JSON value."""
+    error: str | None = None
+    """The traceback, or why there is no value; None if it returned."""
+    stdout: bytes = b""
+    stderr: bytes = b""
+    reason: Reason = Reason.EXITED
+    """As of a command: EXITED also when the function raised."""
+    usage: Usage = field(default_factory=Usage)
+    duration_s: float = 0.0
+    seq: int | None = None
+    is_replayed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
