@@ -1,0 +1,77 @@
+"""A process by pid and start time: a pid alone may be another's by the time it is used."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """One process of this machine, for ever."""
+
+    pid: int
+    start_ticks: int
+    """When it was started, in clock ticks since boot (field 22 of /proc/PID/stat)."""
+
+    @classmethod
+    def of(cls, pid: int) -> "ProcessId | None":
+        """The process that has this pid now, or None."""
+        ticks = _start_ticks(pid)
+        return None if ticks is None else cls(pid, ticks)
+
+    def is_alive(self) -> bool:
+        """Whether it runs; one that ended and was not waited for does not."""
+        return _start_ticks(self.pid) == self.start_ticks
+
+    def kill(self, signal_: signal.Signals = signal.SIGKILL) -> bool:
+        """Sends a signal to it and to no other; whether it was there."""
+        with self._opened() as pidfd:
+            if pidfd is None:
+                return False
+            try:
+                signal.pidfd_send_signal(pidfd, signal_)
+            except ProcessLookupError:
+                return False
+            return True
+
+    async def wait(self, timeout_s: float | None = None) -> bool:
+        """Until it has ended, child of ours or not; whether it has within that time."""
+        with self._opened() as pidfd:
+            if pidfd is None:
+                return True
+            ended = asyncio.Event()
+            loop = asyncio.get_running_loop()
+            loop.add_reader(pidfd, ended.set)
+            try:
+                await asyncio.wait_for(ended.wait(), timeout_s)
+            except TimeoutError:
+                return False
+            finally:
+                loop.remove_reader(pidfd)
+            return True
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """A handle on it, or None if it has ended. Its start is looked at when the handle already holds the pid."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            yield None
+            return
+        try:
+            yield pidfd if self.is_alive() else None
+        finally:
+            os.close(pidfd)
+
+
+def _start_ticks(pid: int) -> int | None:
+    try:
+        # The name in brackets may hold anything, brackets too.
+        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in ("Z", "X") else int(fields[19])

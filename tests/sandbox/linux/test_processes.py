@@ -1,0 +1,46 @@
+import asyncio
+import subprocess
+import time
+
+from benthic.sandbox.linux import ProcessId
+
+
+def sleeper() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(["sleep", "60"])
+
+
+def test_a_process_is_found_killed_and_waited_for_without_being_our_child() -> None:
+    shell = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
+    assert shell.stdout is not None
+    process = ProcessId.of(int(shell.stdout.readline()))
+    assert process is not None
+    assert process.is_alive()
+    assert not asyncio.run(process.wait(0.01))
+    assert process.kill()
+    assert asyncio.run(process.wait(10))
+    assert not process.is_alive()
+    shell.wait(10)
+
+
+def test_another_process_with_the_same_pid_is_left_alone() -> None:
+    with sleeper() as child:
+        real = ProcessId.of(child.pid)
+        assert real is not None
+        earlier = ProcessId(child.pid, real.start_ticks - 1)
+        assert not earlier.is_alive()
+        assert not earlier.kill()
+        assert asyncio.run(earlier.wait(1))
+        time.sleep(0.02)
+        assert child.poll() is None
+        assert real.kill()
+
+
+def test_an_ended_process_that_nobody_waited_for_is_not_alive() -> None:
+    child = sleeper()
+    process = ProcessId.of(child.pid)
+    assert process is not None
+    child.kill()
+    assert asyncio.run(process.wait(10))
+    assert not process.is_alive()
+    assert ProcessId.of(child.pid) is None
+    child.wait()
