@@ -26,9 +26,9 @@ def written(payloads: list[tuple[bytes, bytes]], synced: list[int] | None = None
 
 
 def scanned(path: Path, content: bytes) -> frames.Scan:
-    path.write_bytes(content)
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.memfd_create(path.name)
     try:
+        os.pwrite(descriptor, content, 0)
         return frames.scan(descriptor, path)
     finally:
         os.close(descriptor)

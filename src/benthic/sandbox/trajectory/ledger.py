@@ -1,0 +1,169 @@
+"""Exactly once: answers each call of a trajectory from its log, joins it while it runs, or runs it.
+
+    the log has its end           the logged answer, `is_replayed`; nothing runs
+    it runs just now              the same run's answer
+    the log has only its begin    a crash came between: it is run again under the same job id, which the sandbox's own
+                                  job table joins to what ran before
+    it is the next one            written down, run, written down, answered
+    it comes too early            it waits for the ones before it, which travel beside it
+    it differs from the log       TrajectoryDiverged; nothing runs
+
+Runs belong to the ledger and not to the caller: one that goes away loses nothing and disturbs nobody.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from benthic.errors import RequestError, SandboxError
+from benthic.sandbox.errors import TrajectoryDiverged
+from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.trajectory.entries import difference, request_hash
+from benthic.sandbox.trajectory.log import INLINE_BYTES, TrajectoryLog
+from benthic.sandbox.wire import pack_error
+
+Run = Callable[[int, Request], Awaitable[Answer]]
+"""Runs a call under its place's job id. Raises errors that are `is_infra` when it is not known how it ended."""
+Ended = Callable[[int, Request, Answer], None]
+
+EARLY_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    request: Request
+    hashed: str
+    task: "asyncio.Task[Answer]"
+
+
+class Ledger:
+    """The calls of one living sandbox.
+
+    Law: `_next`, the first place that nobody has claimed, is never below the log's and passes it only by runs that
+    have not yet been written down.
+    """
+
+    def __init__(self, log: TrajectoryLog, run: Run, ended: Ended | None = None) -> None:
+        self.log = log
+        self._run = run
+        self._ended = ended
+        self._flights: dict[int, _Flight] = {}
+        self._early: dict[int, asyncio.Future[None]] = {}
+        self._next = log.next_seq
+
+    @property
+    def running(self) -> list[int]:
+        """Places of the calls that run now."""
+        return sorted(self._flights)
+
+    async def call(self, seq: int, request: Request) -> Answer:
+        """See the module's docstring.
+
+        Raises:
+            TrajectoryDiverged: another call was logged at this place, or none at the place before.
+            TrajectoryUnwritable: the log's disk; the call may be sent again.
+            SandboxError: whatever `run` raises that is `is_infra`; the call stays open.
+        """
+        hashed = await _hashed(request)
+        if seq not in self._flights and self.log.place(seq) is None:
+            await self._turn(seq)
+        flight = self._flights.get(seq)
+        if flight is not None:
+            _compare(seq, flight.request, flight.hashed, request, hashed)
+        else:
+            place = self.log.place(seq)
+            if place is not None:
+                if place.request_hash != hashed:
+                    _compare(seq, self.log.entry(seq).request, place.request_hash, request, hashed)
+                if place.end is not None:
+                    return await self._logged(seq)
+            flight = self._launch(seq, request, hashed)
+        return await asyncio.shield(flight.task)
+
+    def settle(self) -> list["asyncio.Task[Answer]"]:
+        """Takes up every call that a crash left open; what they come to is written down."""
+        open_calls = [place.seq for place in self.log.places() if place.end is None and place.seq not in self._flights]
+        entries = [self.log.entry(seq) for seq in open_calls]
+        return [self._launch(entry.seq, entry.request, entry.request_hash).task for entry in entries]
+
+    async def close(self) -> None:
+        """Stops following the runs; they stay open in the log."""
+        tasks = [flight.task for flight in self._flights.values()]
+        for task in tasks:
+            task.cancel()
+        for waiting in self._early.values():
+            waiting.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _logged(self, seq: int) -> Answer:
+        await self.log.sync()  # what another caller's failed sync left in doubt is not an answer
+        answer = self.log.entry(seq).answer
+        assert answer is not None
+        return answer
+
+    async def _turn(self, seq: int) -> None:
+        """Until the places before this one are claimed."""
+        if seq <= self._next:
+            return
+        waiting = self._early.setdefault(seq, asyncio.get_running_loop().create_future())
+        try:
+            await asyncio.wait_for(asyncio.shield(waiting), EARLY_WAIT_S)
+        except TimeoutError:
+            raise TrajectoryDiverged(
+                f"call {seq} came {EARLY_WAIT_S:.0f} s ago, and call {self._next} before it never did; send that first"
+            ) from None
+
+    def _launch(self, seq: int, request: Request, hashed: str) -> _Flight:
+        task = asyncio.create_task(self._fly(seq, request, hashed), name=f"call {seq}")
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # its callers may all have left
+        flight = self._flights[seq] = _Flight(request, hashed, task)
+        self._next = max(self._next, seq + 1)
+        early = self._early.pop(self._next, None)
+        if early is not None and not early.done():
+            early.set_result(None)
+        assert self._next >= self.log.next_seq, (self._next, self.log.next_seq)
+        return flight
+
+    async def _fly(self, seq: int, request: Request, hashed: str) -> Answer:
+        try:
+            if not request.is_mutating:
+                answer = await self._outcome(seq, request)
+                await self.log.done(seq, request, answer, hashed)
+            else:
+                if self.log.place(seq) is None:
+                    await self.log.begin(seq, request, hashed)
+                await self.log.sync()  # an open call of a log that has failed must not run
+                answer = await self._outcome(seq, request)
+                await self.log.end(seq, answer)
+        finally:
+            del self._flights[seq]
+            if self.log.place(seq) is None:
+                self._next = min(self._next, seq)
+        if self._ended is not None:
+            self._ended(seq, request, answer)
+        return replace(answer, seq=seq)
+
+    async def _outcome(self, seq: int, request: Request) -> Answer:
+        """What the run came to; errors that are the caller's or the agent's doing are answers too."""
+        try:
+            return await self._run(seq, request)
+        except SandboxError as error:
+            if error.is_infra:
+                raise
+            return pack_error(error)
+        except RequestError as error:
+            return pack_error(error)
+
+
+async def _hashed(request: Request) -> str:
+    if len(request.data) <= INLINE_BYTES:
+        return request_hash(request)
+    return await asyncio.to_thread(request_hash, request)
+
+
+def _compare(seq: int, logged: Request, logged_hash: str, asked: Request, asked_hash: str) -> None:
+    if logged_hash != asked_hash:
+        raise TrajectoryDiverged(
+            f"call {seq} differs from the logged one: {difference(logged, asked)}; "
+            "send what was logged, or branch before this place"
+        )
