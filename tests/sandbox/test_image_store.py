@@ -1,14 +1,21 @@
 """The store of images: whole layers or none, one digest for one content, and a count of users that survives crashes."""
 
+import hashlib
+import io
 import os
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from benthic.sandbox.errors import ImageError
 from benthic.sandbox.images import Store, ensure_tiny
+from benthic.sandbox.images.collect import collect
+from benthic.sandbox.images.entry import Entry
 from benthic.sandbox.images.layer import can_pack
+from benthic.sandbox.images.writer import TreeWriter
 
 IS_ROOT = os.geteuid() == 0
 needs_erofs = pytest.mark.skipif(not (IS_ROOT and can_pack()), reason="EROFS layers need root and erofs-utils")
@@ -58,3 +65,79 @@ def test_an_unknown_image_is_answered_with_the_names_there_are(store: Store) -> 
         store.image("python:3")
     with pytest.raises(ImageError, match="is no name of an image"):
         store.image("../../etc")
+
+
+def test_collecting_keeps_what_a_name_or_a_holder_lists(store: Store) -> None:
+    tiny = ensure_tiny(store)
+    layer = store.add_layer(one_file(b"x"), kind="toolkit", source="test")
+    store.hold("sandbox", [layer.digest])
+    assert collect(store).num_layers == 0
+    store.release("sandbox")
+    assert (collect(store).num_layers, store.has_layer(layer.digest)) == (1, False)
+    with pytest.raises(ImageError, match="there is no layer"):
+        store.hold("sandbox", [layer.digest])
+    store.remove_name("tiny")
+    collected = collect(store)
+    assert (collected.num_layers, collected.num_images, store.layers()) == (1, 1, [])
+    assert not store.has_layer(tiny.layers[0])
+
+
+def test_collecting_sweeps_up_after_a_crash(store: Store) -> None:
+    layers = ensure_tiny(store).layers
+    code = (
+        "import os, signal, sys; from pathlib import Path; from benthic.sandbox.images import Store\n"
+        f"store = Store(Path(sys.argv[1])); layers = {layers!r}\n"
+        "def crash(writer): os.kill(os.getpid(), signal.SIGKILL)\n"
+        "with store.opened(layers): store.add_layer(crash, kind='base', source='test')\n"
+    )
+    died = subprocess.run(
+        [sys.executable, "-c", code, str(store.root)], env={"PYTHONPATH": "src", "PATH": os.environ["PATH"]}
+    )
+    assert died.returncode == -9
+    assert len(list((store.root / "incoming").iterdir())) == 1
+    assert len(store.owners()) == 1
+    collect(store)
+    assert list((store.root / "incoming").iterdir()) == store.owners() == []
+    assert not list((store.root / "mounts").iterdir())
+
+
+def test_many_processes_share_a_store(store: Store) -> None:
+    code = (
+        "import sys; from pathlib import Path; from benthic.sandbox.images import Store, ensure_tiny\n"
+        "from benthic.sandbox.images.collect import collect\n"
+        "store = Store(Path(sys.argv[1])); me = sys.argv[2]\n"
+        "for _ in range(3):\n"
+        "    image = ensure_tiny(store)\n"
+        "    (tree,) = store.mount(me, image.layers)\n"
+        "    assert (tree / 'bin/busybox').exists()\n"
+        "    collect(store)\n"
+        "    store.release(me)\n"
+    )
+    env = {"PYTHONPATH": "src", "PATH": os.environ["PATH"]}
+    command = [sys.executable, "-c", code, str(store.root)]
+    running = [subprocess.Popen([*command, f"p{number}"], env=env) for number in range(4)]
+    assert [process.wait(timeout=60) for process in running] == [0] * 4
+    assert store.owners() == []
+
+
+def test_a_file_that_ends_early_leaves_nothing(store: Store) -> None:
+    with pytest.raises(ImageError, match="ends 3 bytes early"):
+        store.add_layer(one_file(b"x", size=4), kind="base", source="test")
+    assert store.layers() == []
+    assert list((store.root / "incoming").iterdir()) == []
+
+
+def test_a_blob_moves_in_under_its_digest(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "memory").write_bytes(b"pages")
+    digest = f"sha256:{hashlib.sha256(b'pages').hexdigest()}"
+    assert store.add_blob(tmp_path / "memory", digest, source="test").size_bytes == 5
+    assert store.blob(digest).read_bytes() == b"pages"
+    assert store.check(digest) == []
+    with pytest.raises(ImageError, match="is a blob"):
+        store.mount("sandbox", [digest])
+    assert store.owners() == []
+
+
+def one_file(data: bytes, size: int | None = None) -> Callable[[TreeWriter], None]:
+    entry = Entry(path="opt/x", type="file", size=len(data) if size is None else size)
+    return lambda writer: writer.file(entry, io.BytesIO(data))

@@ -42,7 +42,7 @@ class Entry:
     size: int = 0
     """Bytes, of files."""
     sha256: str = ""
-    """Of the content, of files, in hex."""
+    """Of the content, of files, in hex; empty until the file has been read."""
     target: str = ""
     """Where a link points; never followed here."""
     group: str | None = None
@@ -58,7 +58,7 @@ class Entry:
             raise ImageError(f"{self.path!r} belongs to {self.uid}:{self.gid}; owners must be in 0..{MAX_ID}")
         if self.mode & ~PERMISSIONS or self.size < 0:
             raise ImageError(f"{self.path!r} has mode {self.mode:o} and size {self.size}; neither is possible")
-        if (self.type == "file") != (len(self.sha256) == 64):
+        if len(self.sha256) not in ((0, 64) if self.type == "file" else (0,)):
             raise ImageError(f"{self.path!r}, a {self.type}, has the hash {shown(self.sha256)}; files have 64 digits")
         if self.type == "link" and not 0 < len(self.target.encode("utf-8", "surrogateescape")) <= PATH_LEN:
             raise ImageError(f"the link {self.path!r} points to {shown(self.target)}; it needs 1 to {PATH_LEN} bytes")
@@ -105,6 +105,7 @@ def listing(entries: Iterable[Entry]) -> Listing:
             raise ImageError(f"the path {entry.path!r} comes twice; a layer has each path once")
         if entry.parent and (entry.parent not in found or found[entry.parent].type != "folder"):
             raise ImageError(f"{entry.path!r} lies in {entry.parent!r}, which is no folder of this layer")
+        assert entry.type != "file" or entry.sha256, f"{entry.path} has not been read"
         found[entry.path] = entry
         if entry.group is not None:
             groups.setdefault(entry.group, []).append(entry)
@@ -130,7 +131,7 @@ def decode(data: bytes) -> Listing:
         entries = [Entry(**json.loads(line)) for line in data.splitlines()]
     except (ValueError, TypeError, AttributeError) as error:
         raise ImageError(f"a layer's list cannot be read: {error}; take the layer in again") from None
-    if listing(entries) != tuple(entries):
+    if any(entry.type == "file" and not entry.sha256 for entry in entries) or listing(entries) != tuple(entries):
         raise ImageError("a layer's list is not in order; take the layer in again")
     return tuple(entries)
 

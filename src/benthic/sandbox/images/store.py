@@ -12,6 +12,7 @@ content takes): from a coroutine, use `asyncio.to_thread`.
 """
 
 import fcntl
+import hashlib
 import os
 import shutil
 import time
@@ -46,6 +47,8 @@ from benthic.sandbox.images.layer import (
 from benthic.sandbox.images.mounts import mount_erofs, unmount
 from benthic.sandbox.images.writer import DEFAULT, Policy, TreeWriter, remove_tree
 
+READER = "reader-"
+"""Holders of this name live no longer than a block of `opened`."""
 FOLDERS = ("layers", "images", "names", "mounts", "derived", "incoming")
 
 
@@ -154,7 +157,7 @@ class Store:
             lower: what lies below it, for folders that come without an entry of their own.
             is_compressed: by lz4, in EROFS files; plain ones are made faster.
         """
-        with self._incoming() as folder:
+        with self.incoming() as folder:
             (folder / TREE).mkdir()
             writer = TreeWriter(folder / TREE, policy, lower)
             fill(writer)
@@ -171,7 +174,7 @@ class Store:
             digest: `sha256:` and the file's digits, which the caller has counted while it wrote the file.
         """
         check_digest(digest)
-        with self._incoming() as folder:
+        with self.incoming() as folder:
             shutil.move(path, folder / BLOB)
             size = (folder / BLOB).stat().st_size
             return self._settle(folder, digest, "snapshot", "blob", size, 1, source)
@@ -182,6 +185,10 @@ class Store:
 
     def check(self, digest: str) -> list[str]:
         """Reads a whole layer and says what of it is not as it was taken in; empty is sound."""
+        if self.layer(digest).format == "blob":
+            with open(self.blob(digest), "rb") as data:
+                found = hashlib.file_digest(data, "sha256").hexdigest()
+            return [] if f"sha256:{found}" == digest else [f"its bytes have the digest sha256:{found}"]
         with self.opened([digest]) as (tree,):
             return list(differences(self.entries(digest), tree, digest))
 
@@ -212,14 +219,14 @@ class Store:
             try:
                 return tuple(self._mounted(layer) for layer in layers)
             except ImageError:
-                self._release(owner)
+                self.release_alone(owner)
                 self._holders.hold(owner, held)
                 raise
 
     def release(self, owner: str) -> None:
         """Ends an owner's use; a layer that nobody uses any more is unmounted. May be called twice."""
         with self._lock("holders.lock"):
-            self._release(owner)
+            self.release_alone(owner)
 
     def owners(self) -> list[str]:
         """Everybody who holds layers; what belongs to nobody alive is for the caller to release."""
@@ -232,11 +239,12 @@ class Store:
     @contextmanager
     def opened(self, digests: Sequence[str]) -> Iterator[tuple[Path, ...]]:
         """The trees of layers for as long as the block runs."""
-        owner = f"reader-{os.getpid()}-{uuid4().hex[:12]}"
-        try:
-            yield self.mount(owner, digests)
-        finally:
-            self.release(owner)
+        owner = f"{READER}{uuid4().hex[:12]}"
+        with self.adding():
+            try:
+                yield self.mount(owner, digests)
+            finally:
+                self.release(owner)
 
     @contextmanager
     def adding(self) -> Iterator[None]:
@@ -260,7 +268,7 @@ class Store:
             os.close(handle)
 
     @contextmanager
-    def _incoming(self) -> Iterator[Path]:
+    def incoming(self) -> Iterator[Path]:
         """A folder that is removed in the end, or by `collect` after a crash: whoever works in it holds its lock."""
         folder = self.root / "incoming" / uuid4().hex
         with self.adding():
@@ -300,7 +308,8 @@ class Store:
             mount_erofs(folder / EROFS, target)
         return target
 
-    def _release(self, owner: str) -> None:
+    def release_alone(self, owner: str) -> None:
+        """The same for whoever has the store `alone`."""
         for digest in self._holders.release(owner):
             if not self._holders.is_held(digest):
                 self._unmounted(digest)

@@ -79,12 +79,10 @@ def _fill(writer: TreeWriter, busybox: Path) -> None:
         writer.folder(Entry(path=name, type="folder", mode=0o755, uid=USER_ID, gid=USER_ID))
     writer.folder(Entry(path="root", type="folder", mode=0o700))
     for path, text in FILES.items():
-        writer.file(
-            Entry(path=path, type="file", mode=0o644, size=len(text), sha256="0" * 64), io.BytesIO(text.encode())
-        )
+        writer.file(Entry(path=path, type="file", mode=0o644, size=len(text)), io.BytesIO(text.encode()))
     with open(busybox, "rb") as data:
         size = os.fstat(data.fileno()).st_size
-        writer.file(Entry(path="bin/busybox", type="file", mode=0o755, size=size, sha256="0" * 64), data)
+        writer.file(Entry(path="bin/busybox", type="file", mode=0o755, size=size), data)
     names = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True).stdout.split()
     for name in names:
         if name != "busybox":

@@ -56,8 +56,10 @@ class TreeWriter:
         if known is not None and known.type == "folder":
             entry = replace(entry, is_opaque=entry.is_opaque or known.is_opaque)
         else:
+            hides = known is not None and known.type == "whiteout"
             self._make_room(entry.path)
             self._on_disk(entry.path).mkdir(mode=0o700)
+            entry = replace(entry, is_opaque=entry.is_opaque or hides)
         self._record(entry)
 
     def file(self, entry: Entry, data: BinaryIO) -> None:
@@ -76,14 +78,20 @@ class TreeWriter:
                 if not piece:
                     raise ImageError(f"{entry.path!r} ends {left} bytes early; the source is cut or changing")
                 sha256.update(piece)
-                out.write(piece)
+                if piece.count(0) == len(piece):
+                    out.seek(len(piece), os.SEEK_CUR)
+                else:
+                    out.write(piece)
                 left -= len(piece)
+            out.truncate(entry.size)
         self._record(replace(entry, sha256=sha256.hexdigest(), group=None))
 
     def hard_link(self, path: str, target: str) -> None:
-        """Another name for a file that this layer already has."""
+        """Another name for a file that this layer already has; of a symbolic link, another such link."""
         check_path(path)
         first = self._entries.get(target)
+        if first is not None and first.type == "link":
+            return self.other(replace(first, path=path))
         if first is None or first.type != "file":
             raise ImageError(f"{path!r} is a hard link to {target!r}, which is no file of this layer before it")
         if path == target:
