@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from benthic.sandbox.records import Chunk, Reason, Result, SandboxSpec, SnapshotRef, State, Usage
+from benthic.sandbox.records import Checkpoint, Chunk, Reason, Result, SandboxSpec, SnapshotRef, State, Usage
 
 Verb = Literal[
     "exec",
@@ -151,12 +151,24 @@ class Host(Protocol):
             TrajectoryDiverged: that came to something else than the log says.
         """
 
-    async def rebuild(self, sandbox_id: str) -> Rebuilt:
+    async def rebuild(self, sandbox_id: str, *, may_rerun: bool = False) -> Rebuilt:
         """Makes a dead sandbox again, here, under its own id, from its log; a living one is left alone.
+
+        A call that was running when the old one died runs again when it is sent again, unless it may have been heard
+        outside (the sandbox has a network) and is not `is_idempotent`: then it raises OutcomeUnknown.
+
+        Args:
+            may_rerun: such calls, too, may run again.
 
         Raises:
             SandboxDied: it was closed, or died by its own doing.
-            OutcomeUnknown: a call that no log ends may have been heard outside the sandbox, and must not run twice.
+        """
+
+    async def checkpoint(self, sandbox_id: str, last_seq: int | None = None) -> Checkpoint:
+        """The place behind an answered call, with its proof; None means behind the last one that has been answered.
+
+        Raises:
+            TrajectoryDiverged: the log does not reach so far.
         """
 
     async def renew(self, sandbox_id: str, lease_s: float) -> None:

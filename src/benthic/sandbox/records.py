@@ -6,7 +6,7 @@ the trajectory log. Paths inside a sandbox are absolute POSIX paths.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Kind = Literal["function", "container", "microvm", "vm"]
 KINDS: tuple[Kind, ...] = ("function", "container", "microvm", "vm")
@@ -255,6 +255,16 @@ class SnapshotRef:
     layers: tuple[str, ...] = ()
     """Digests of layers to stack on the image; a virtual machine's disk or memory is one layer."""
     size_bytes: int = 0
+
+
+class Checkpoint(NamedTuple):
+    """A place in a trajectory, for a rollout's own log: what has been seen, and the proof that it is still the same."""
+
+    sandbox_id: str
+    last_seq: int
+    """The last call whose answer is part of the rollout; -1 before the first."""
+    chain: str
+    """Digest, in hex, of the log up to that answer; empty when last_seq is -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,24 +11,15 @@ note    what else happened: snapshots, pauses, rebuilds, deaths
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from benthic.errors import RequestError
 from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.records import Checkpoint
 from benthic.sandbox.trajectory.frames import MAX_TEXT_BYTES
 
 FORMAT = 1
 RecordType = Literal["head", "begin", "end", "done", "exit", "note"]
-
-
-class Checkpoint(NamedTuple):
-    """A place in a trajectory, for a rollout's own log: what has been seen, and the proof that it is still the same."""
-
-    sandbox_id: str
-    last_seq: int
-    """The last call whose answer is part of the rollout; -1 before the first."""
-    chain: str
-    """Digest, in hex, of the log up to that answer; empty when last_seq is -1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from typing import Any
 
 from benthic.sandbox.errors import TrajectoryCorrupt
 from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.records import Checkpoint
 from benthic.sandbox.trajectory import frames
 from benthic.sandbox.trajectory.blobs import BlobStore
-from benthic.sandbox.trajectory.entries import FORMAT, Checkpoint, Entry, Head
+from benthic.sandbox.trajectory.entries import FORMAT, Entry, Head
 from benthic.sandbox.trajectory.frames import Frame, Payload
 
 
