@@ -121,9 +121,13 @@ class TreeWriter:
         self._make_parents(f"{path}/.")
         self._entries[path] = replace(self._entries[path], is_opaque=True)
 
-    def has(self, path: str) -> bool:
-        """Whether this layer has an entry there, so far."""
-        return path in self._entries
+    def hide(self, path: str) -> None:
+        """Removes what lower layers have under a path; this layer's own entry there, before or after, stays."""
+        known = self._entries.get(path)
+        if known is None:
+            self.other(Entry(path=path, type="whiteout", mode=0))
+        elif known.type == "folder":
+            self.mark_opaque(path)
 
     def finish(self) -> Listing:
         """Gives every path its owner, bits and time, deepest first, and returns the list."""
@@ -162,6 +166,8 @@ class TreeWriter:
                 self.folder(
                     replace(below, is_opaque=False) if below and is_folder else Entry(path=parent, type="folder")
                 )
+            elif known.type == "whiteout":
+                self.folder(Entry(path=parent, type="folder"))
             elif known.type != "folder":
                 raise ImageError(f"{path!r} lies under {parent!r}, which is a {known.type}; links are not followed")
 
