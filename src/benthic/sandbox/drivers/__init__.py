@@ -1,0 +1,1 @@
+"""Ways to make sandboxes, each behind the protocols of `driver.py`."""

@@ -1,0 +1,269 @@
+"""Virtual machines by QEMU: `microvm.py` and `vm.py` are two boards of this one driver.
+
+A sandbox is a clone of a booted machine (`templates.py`): QEMU starts with the template's memory mapped privately and
+its state loaded, and init answers a moment later, with randomness and a clock of its own.
+"""
+
+import asyncio
+import hashlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benthic.errors import SandboxError
+from benthic.sandbox.boot import find_kernel, initramfs
+from benthic.sandbox.drivers.accelerator import Accelerator, choose_accelerator
+from benthic.sandbox.drivers.disks import copy_sparse, layer_disk
+from benthic.sandbox.drivers.qemu_command import PROGRAM, Board, Hardware
+from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, owner, read_snapshot, remove_resources
+from benthic.sandbox.drivers.qemu_process import CONTROL, connect_port, identity, last_words, running, start_qemu
+from benthic.sandbox.drivers.qmp import QmpError, qmp
+from benthic.sandbox.drivers.templates import EMPTY, MEMORY, STATE, UPPER, Templates, template_key
+from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.guest import Guest, build_init
+from benthic.sandbox.images import Store, ensure_tiny
+from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
+from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
+
+LEAST_MEMORY_BYTES = 96 * MIB
+QEMU_MEMORY_BYTES = 192 * MIB
+"""Allowed on top of the guest's, for the emulator, its translated code and its disks' caches."""
+QEMU_PROCESSES = 160
+"""Threads of QEMU; those of the guest are limited inside."""
+CLONE_S = 20.0
+PROBE_LIMITS = Limits(memory_bytes=128 * MIB, disk_bytes=32 * MIB, num_files=1000)
+
+
+class QemuDriver:
+    """See `driver.Driver`. Root gives each machine a control group and a host uid; others run it as themselves."""
+
+    name = "qemu"
+
+    def __init__(self, board: Board, state_root: Path, store: Store) -> None:
+        self.kind: Kind = board.kind
+        self._board, self._root, self._store = board, state_root, store
+        self._tag = root_tag(state_root)
+        self._templates = Templates(store.root / "derived" / "machines", self._tag)
+        self._has_root = os.geteuid() == 0
+
+    async def probe(self) -> ProbeResult:
+        """Starts one by cloning a machine that it boots first, if need be."""
+        began = time.monotonic()
+        try:
+            with tempfile.TemporaryDirectory(prefix="probe-", dir=self._homes()) as folder:
+                machine = await self.start(SandboxSpec(kind=self.kind, limits=PROBE_LIMITS), Path(folder))
+                took_s = time.monotonic() - began
+                await machine.destroy()
+            accelerator = await self._accelerator()
+        except (SandboxError, OSError) as error:
+            return ProbeResult(kind=self.kind, driver=self.name, is_working=False, detail=str(error))
+        detail = f"{_version()}, {accelerator.describe()}"
+        return ProbeResult(kind=self.kind, driver=self.name, is_working=True, detail=detail, start_s=took_s)
+
+    async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> QemuMachine:
+        """See `driver.Driver.start`; a template that is not there yet is made first, which takes seconds.
+
+        Raises:
+            NotSupported: no kernel on this machine, or a network is asked for.
+            StartFailed: with the stage.
+        """
+        if spec.network.rules:
+            raise NotSupported(
+                f"a {self.kind} has no network yet, and {len(spec.network.rules)} destinations are asked for"
+            )
+        state = HomeState(home)
+        state.record(driver=self.name, kind=self.kind)
+        try:
+            hardware, digests = await self._hardware(spec, home, snapshot)
+            shape = _shape(hardware, digests)
+            folder = await self._template(spec, hardware, shape, snapshot)
+            return await self._clone(spec, home, hardware, shape, folder)
+        except BaseException:
+            await self._swept(home)
+            raise
+
+    async def adopt(self, spec: SandboxSpec, home: Path) -> QemuMachine | None:
+        """See `driver.Driver.adopt`."""
+        state = HomeState(home).load()
+        if state.get("driver") != self.name or state.get("kind") != self.kind or "pid" not in state:
+            return None
+        process = ProcessId(state["pid"], state["start_ticks"])
+        if not process.is_alive():
+            return None
+        base = Path(state["base"]) if "base" in state else None
+        resources = Resources(group=self._group(home), uid=state.get("uid"), shape=state["shape"], base=base)
+        return QemuMachine(home, spec, self._store, process, resources)
+
+    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+        """See `driver.Driver.reconcile`; also ends templates whose maker is gone."""
+        known = {home.name for home in homes}
+        gone = []
+        for name, process in running(self._tag):
+            if name not in known and not Templates.is_being_made(name):
+                process.kill()
+                await process.wait(10.0)
+                await remove_resources(self._root / "homes" / name, self._store, process, self._group_named(name), None)
+                gone.append(f"virtual machine {name} (pid {process.pid})")
+        if self._has_root:
+            gone += [f"host uid {uid}" for uid in UidPool().sweep(self._root)]
+        self._templates.sweep()
+        return gone
+
+    async def _accelerator(self) -> Accelerator:
+        return await choose_accelerator()
+
+    async def _hardware(
+        self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None
+    ) -> tuple[Hardware, tuple[str, ...]]:
+        """What the machine is made of, and the digests of its layers, held for this home."""
+        if shutil.which(PROGRAM) is None:
+            raise StartFailed(f"there is no {PROGRAM} on this machine; install qemu-system-x86", stage="probe")
+        accelerator = await self._accelerator()
+
+        def collect() -> tuple[Hardware, tuple[str, ...]]:
+            image = self._store.image(spec.image) if spec.image else ensure_tiny(self._store)
+            digests = (*image.layers, *spec.layers)
+            self._store.hold(owner(home), (*digests, *(snapshot.layers if snapshot else ())))
+            layers = tuple(layer_disk(self._store, digest) for digest in digests)
+            if len(layers) + 1 > self._board.max_disks:
+                most = self._board.max_disks - 1
+                raise StartFailed(f"{len(layers)} layers are more than the {most} disks of a {self.kind}; merge some")
+            kernel = find_kernel()
+            archive = _archive(self._store.root / "derived", kernel.chosen(self._board.modules))
+            hardware = Hardware(
+                board=self._board,
+                accelerator=accelerator,
+                memory_bytes=max(spec.limits.memory_bytes, LEAST_MEMORY_BYTES),
+                num_cpus=max(1, min(round(spec.limits.cpus + 0.49), os.cpu_count() or 1)),
+                num_processes=spec.limits.num_processes,
+                kernel=kernel.image,
+                initramfs=archive,
+                layers=layers,
+            )
+            return hardware, digests
+
+        return await asyncio.to_thread(collect)
+
+    async def _template(
+        self, spec: SandboxSpec, hardware: Hardware, shape: dict[str, Any], snapshot: SnapshotRef | None
+    ) -> Path:
+        limits = spec.limits
+        if snapshot is None:
+            made_of = (
+                hardware.kernel,
+                hardware.initramfs.name,
+                limits.disk_bytes,
+                limits.num_files,
+                limits.num_processes,
+            )
+            return await self._templates.ready(template_key(_build(), shape, made_of), hardware, limits)
+        saved = await asyncio.to_thread(read_snapshot, self._store, snapshot, shape)
+        return await self._templates.ready(template_key(_build(), shape, snapshot.layers), hardware, limits, saved)
+
+    async def _clone(
+        self, spec: SandboxSpec, home: Path, hardware: Hardware, shape: dict[str, Any], template: Path
+    ) -> QemuMachine:
+        state = HomeState(home)
+        is_overlay = hardware.board.disk_format == "qcow2"
+        base = template / UPPER if is_overlay else None
+        uid = await asyncio.to_thread(UidPool().acquire, home) if self._has_root else None
+        state.record(uid=uid, shape=shape, base=str(base) if base else None)
+        group = self._group(home)
+        copy_sparse(template / (EMPTY if is_overlay else UPPER), home / UPPER)
+        if uid is not None:
+            os.chown(home / UPPER, uid, uid)
+        if group is not None:
+            group.create(replace(spec.limits, num_processes=QEMU_PROCESSES), extra_memory_bytes=QEMU_MEMORY_BYTES)
+        files = {MEMORY: template / MEMORY, UPPER: home / UPPER}
+        files |= {f"layer{index}": path for index, path in enumerate(hardware.layers)}
+        if base is not None:
+            files["base"] = base
+        process = start_qemu(hardware, home, files, Launch(group=group, uid=uid), tag=self._tag, is_clone=True)
+        known = identity(process, home)
+        state.record(pid=known.pid, start_ticks=known.start_ticks)
+        await _wake(home, template)
+        resources = Resources(group=group, uid=uid, shape=shape, base=base)
+        return QemuMachine(home, spec, self._store, known, resources)
+
+    async def _swept(self, home: Path) -> None:
+        for name, process in running(self._tag):
+            if name == home.name:
+                process.kill()
+                await process.wait(10.0)
+        uid = HomeState(home).load().get("uid")
+        await remove_resources(home, self._store, None, self._group(home), uid)
+
+    def _group(self, home: Path) -> Cgroup | None:
+        return Cgroup(find_hierarchy(), group_name(home)) if self._has_root else None
+
+    def _group_named(self, name: str) -> Cgroup | None:
+        return self._group(self._root / "homes" / name)
+
+    def _homes(self) -> Path:
+        homes = self._root / "homes"
+        homes.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return homes
+
+
+async def _wake(home: Path, template: Path) -> None:
+    """Loads a clone's state, lets it run, and gives it randomness and a clock of its own."""
+    try:
+        async with qmp(home / CONTROL) as control:
+            await control.ignore_shared_memory(True)
+            await control.migrate_from(template / STATE)
+            await control.execute("cont")
+        guest = await Guest.attach(partial(connect_port, home), timeout_s=CLONE_S)
+        try:
+            await guest.reseed(secrets.token_bytes(64), time.time())
+        finally:
+            await guest.close()
+    except (OSError, QmpError, SandboxError) as error:
+        raise StartFailed(
+            f"a clone of a virtual machine does not answer: {error}; {last_words(home)}", stage="clone"
+        ) from None
+
+
+def _shape(hardware: Hardware, digests: Sequence[str]) -> dict[str, Any]:
+    """What a saved memory fits: it holds addresses of devices and the content of disks."""
+    return {
+        "machine": hardware.board.machine,
+        "accelerator": hardware.accelerator.name,
+        "memory_mib": hardware.memory_mib,
+        "num_cpus": hardware.num_cpus,
+        "layers": list(digests),
+    }
+
+
+def _archive(folder: Path, modules: Sequence[Path]) -> Path:
+    """The initramfs as a file, named by its content."""
+    data = initramfs(build_init(), modules)
+    path = folder / f"{hashlib.sha256(data).hexdigest()[:16]}.cpio"
+    if not path.exists():
+        draft = path.with_name(f".{secrets.token_hex(8)}")
+        draft.write_bytes(data)
+        draft.replace(path)
+    return path
+
+
+def _build() -> str:
+    """What tells one QEMU from another, as its saved states fit no other."""
+    path = Path(shutil.which(PROGRAM) or PROGRAM).resolve()
+    status = path.stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
+def _version() -> str:
+    """For people."""
+    with suppress(OSError, IndexError):
+        asked = subprocess.run([PROGRAM, "--version"], capture_output=True, text=True, check=False)
+        return asked.stdout.splitlines()[0]
+    return "no QEMU"

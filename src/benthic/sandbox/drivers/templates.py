@@ -1,0 +1,190 @@
+"""Booted machines, kept as files, from which sandboxes are cloned.
+
+    machines/<key>/memory    the guest's memory; clones map it privately, so they share what they do not write
+                   state     its processor and devices
+                   upper     the disk that it writes; empty.qcow2 is where a clone's changes go, if it is a qcow2
+                   whole     written last
+
+A template is made by booting, or from a snapshot, when the first sandbox asks for it; then it never changes. The key
+is a hash of everything that the files depend on. It is a cache: whoever removes a folder costs the next start a boot.
+"""
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from benthic.errors import SandboxError
+from benthic.sandbox.drivers.disks import copy_sparse, empty_overlay, make_upper, to_qcow2
+from benthic.sandbox.drivers.qemu_command import Hardware
+from benthic.sandbox.drivers.qemu_process import CONTROL, PORT, connect_port, last_words, start_qemu
+from benthic.sandbox.drivers.qmp import QmpError, qmp
+from benthic.sandbox.errors import StartFailed
+from benthic.sandbox.guest import Guest
+from benthic.sandbox.linux import Launch
+from benthic.sandbox.records import Limits
+
+BOOT_S = 30.0
+NUM_TRIES = 3
+_DRAFT = "template-"
+MEMORY, STATE, UPPER, EMPTY, WHOLE = "memory", "state", "upper", "empty.qcow2", "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """The files of a snapshot that a template is made from."""
+
+    memory: Path
+    """QEMU's own stream: memory, processor and devices."""
+    upper: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Templates:
+    """The templates of one host, in `folder`."""
+
+    folder: Path
+    tag: str
+    """Marks the processes of this state root."""
+
+    async def ready(self, key: str, hardware: Hardware, limits: Limits, saved: Saved | None = None) -> Path:
+        """The folder of a template, made if it is not there. Concurrent callers wait for one maker.
+
+        Raises:
+            StartFailed: it does not boot; nothing is left of the attempts.
+        """
+        folder = self.folder / key
+        if (folder / WHOLE).exists():
+            return folder
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        async with self._alone(key):
+            if not (folder / WHOLE).exists():
+                await self._make(folder, hardware, limits, saved)
+        return folder
+
+    @staticmethod
+    def is_being_made(name: str) -> bool:
+        """Whether this is the name of a template's machine whose maker lives."""
+        pid = name.removeprefix(_DRAFT).partition("-")[0]
+        return name.startswith(_DRAFT) and pid.isdecimal() and Path(f"/proc/{pid}").exists()
+
+    def sweep(self) -> None:
+        """Removes what makers that are gone have left."""
+        for draft in self.folder.glob(f"{_DRAFT}*"):
+            if not self.is_being_made(draft.name):
+                shutil.rmtree(draft, ignore_errors=True)
+
+    async def _make(self, folder: Path, hardware: Hardware, limits: Limits, saved: Saved | None) -> None:
+        draft = self.folder / f"{_DRAFT}{os.getpid()}-{uuid4().hex[:12]}"
+        draft.mkdir(mode=0o700)
+        try:
+            await asyncio.to_thread(_prepare, draft, hardware, limits, saved)
+            if saved is None:
+                await self._boot(draft, hardware)
+            else:
+                await _load_and_save(draft, hardware, saved, self.tag)
+            for name in (PORT, CONTROL):
+                (draft / name).unlink(missing_ok=True)
+            (draft / WHOLE).touch()
+            shutil.rmtree(folder, ignore_errors=True)
+            draft.rename(folder)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+
+    async def _boot(self, draft: Path, hardware: Hardware) -> None:
+        """Boots until init answers, again if a boot hangs, and saves the machine."""
+        words = ""
+        for _ in range(NUM_TRIES):
+            async with _running(draft, hardware, self.tag) as home:
+                try:
+                    guest = await Guest.attach(partial(connect_port, home), timeout_s=BOOT_S)
+                except SandboxError as error:
+                    words = f"{error}; console: {await _console(home)}; QEMU: {last_words(home)}"
+                    continue
+                await guest.close()
+                await save(home)
+                return
+        raise StartFailed(f"a virtual machine did not boot in {NUM_TRIES} tries of {BOOT_S} s: {words}", stage="boot")
+
+    @asynccontextmanager
+    async def _alone(self, key: str) -> AsyncIterator[None]:
+        """Among all coroutines and processes of the host that make this template."""
+        handle = os.open(self.folder / f".lock-{key}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(handle)
+
+
+def template_key(*parts: object) -> str:
+    """A name for what a template depends on."""
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+async def save(home: Path) -> None:
+    """Stops a template's machine, writes its state beside its memory, and ends it."""
+    async with qmp(home / CONTROL) as control:
+        await control.execute("stop")
+        await control.ignore_shared_memory(True)
+        await control.migrate_to(home / STATE)
+
+
+@asynccontextmanager
+async def _running(draft: Path, hardware: Hardware, tag: str, *, is_clone: bool = False) -> AsyncIterator[Path]:
+    """A template's QEMU; nothing of the sandbox's runs in it, so it needs no group and no uid of its own."""
+    files = {MEMORY: draft / MEMORY, UPPER: draft / UPPER}
+    files |= {f"layer{index}": path for index, path in enumerate(hardware.layers)}
+    files |= {"kernel": hardware.kernel, "initramfs": hardware.initramfs}
+    if hardware.board.disk_format == "qcow2":
+        files["base"] = draft / EMPTY  # never read: the template's own disk stands alone
+    process = start_qemu(hardware, draft, files, Launch(), tag=tag, is_template=True, is_clone=is_clone)
+    try:
+        yield draft
+    finally:
+        process.kill()
+        await asyncio.to_thread(process.wait)
+
+
+def _prepare(draft: Path, hardware: Hardware, limits: Limits, saved: Saved | None) -> None:
+    with (draft / MEMORY).open("wb") as file:
+        file.truncate(hardware.memory_mib << 20)
+    is_qcow2 = hardware.board.disk_format == "qcow2"
+    if saved is not None:
+        copy_sparse(saved.upper, draft / UPPER)
+    elif is_qcow2:
+        make_upper(draft / "raw", limits)
+        to_qcow2(draft / "raw", draft / UPPER)
+        (draft / "raw").unlink()
+    else:
+        make_upper(draft / UPPER, limits)
+    if is_qcow2:
+        empty_overlay(draft / UPPER, draft / EMPTY)
+    # Each clone runs under a uid of its own and has these as open descriptors; the folder lets nobody else in.
+    (draft / MEMORY).chmod(0o666)
+
+
+async def _load_and_save(draft: Path, hardware: Hardware, saved: Saved, tag: str) -> None:
+    async with _running(draft, hardware, tag, is_clone=True) as home:
+        try:
+            async with qmp(home / CONTROL) as control:
+                await control.migrate_from(saved.memory)
+        except (OSError, QmpError) as error:
+            raise StartFailed(f"a snapshot cannot be loaded: {error}; {last_words(home)}", stage="load") from None
+        await save(home)
+
+
+async def _console(home: Path) -> str:
+    try:
+        async with qmp(home / CONTROL) as control:
+            text: str = await control.execute("ringbuf-read", device="console", size=1 << 16)
+    except (OSError, QmpError) as error:
+        return str(error)
+    return text.strip()[-600:]
