@@ -12,7 +12,7 @@ behind: the last process of the sandbox takes it along. The uids of the sandbox 
 import os
 import select
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,7 +76,7 @@ class OciLaunch:
         return _run(self.command, self.listening)
 
 
-def _run(command: Sequence[str], listening: int, environment: Mapping[str, str] | None = None) -> int:
+def _run(command: Sequence[str], listening: int) -> int:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     # A container's first process keeps these descriptors for its life: none may be a pipe of ours.
     wanted = {0: null, 1: null, 2: null, LISTEN_FD: listening}
@@ -84,7 +84,7 @@ def _run(command: Sequence[str], listening: int, environment: Mapping[str, str] 
         pid = os.posix_spawn(
             command[0],
             command,
-            environment or {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+            {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
             file_actions=[(os.POSIX_SPAWN_DUP2, have, want) for want, have in wanted.items()],
             setsid=True,
         )
@@ -96,7 +96,9 @@ def _run(command: Sequence[str], listening: int, environment: Mapping[str, str] 
 def _wait(pid: int) -> int:
     handle = os.pidfd_open(pid)
     try:
-        ended, _, _ = select.select([handle], [], [], START_LIMIT_S)
+        waiting = select.poll()  # unlike select.select, for descriptors above 1023 too
+        waiting.register(handle, select.POLLIN)
+        ended = waiting.poll(START_LIMIT_S * 1000)
         if not ended:
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
