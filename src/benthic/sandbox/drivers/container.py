@@ -12,10 +12,12 @@ import contextlib
 import os
 import shutil
 import socket
+import subprocess
 import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
@@ -23,34 +25,57 @@ from uuid import uuid4
 from benthic.sandbox.drivers import oci
 from benthic.sandbox.drivers.oci_launch import INIT, ROOT, OciLaunch
 from benthic.sandbox.drivers.scratch import Scratch
+from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.errors import SandboxError, StartFailed
-from benthic.sandbox.guest import build_init
+from benthic.sandbox.guest import Guest, build_init
 from benthic.sandbox.images import TINY, Store, ensure_tiny
-from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
-from benthic.sandbox.linux import mounts
-from benthic.sandbox.records import Kind, Limits, ProbeResult, Reason, SandboxSpec, SnapshotRef, Usage
+from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
+from benthic.sandbox.linux import (
+    Cgroup,
+    HomeState,
+    Launch,
+    ProcessId,
+    UidPool,
+    find_hierarchy,
+    group_name,
+    mounts,
+    root_tag,
+)
+from benthic.sandbox.linux.namespaces import in_network_of
+from benthic.sandbox.linux.unix_sockets import listening, short_path
+from benthic.sandbox.network import Egress, relay
+from benthic.sandbox.network.dialer import CONNECT_LIMIT_S
+from benthic.sandbox.network.egress import RESOLV_CONF
+from benthic.sandbox.records import Command, Kind, Limits, Network, ProbeResult, Reason, SandboxSpec, SnapshotRef, Usage
 
 Runtime = Literal["crun", "runc"]
 FREEZE_LIMIT_S = 10.0
 INIT_MEMORY_BYTES = 4 << 20
 """Allowed on top of the sandbox's memory, for init and its tables."""
 INIT_PROCESSES = 2
+OWNER = "container-"
+"""Before a sandbox's id: who holds its layers in the store."""
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerMachine:
     """One container."""
 
-    home: Path
-    process: ProcessId
-    """Init, as the host sees it."""
-    group: Cgroup
-    driver: "ContainerDriver"
+    def __init__(self, home: Path, process: ProcessId, group: Cgroup, driver: "ContainerDriver") -> None:
+        """`process` is init, as the host sees it."""
+        self.home, self.process, self.group = home, process, group
+        self._driver = driver
+        self._servers: list[asyncio.Server] = []
+        self._egress: Egress | None = None
 
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """A new stream to init; an older one is closed by init."""
         with short_path(self.home / "init.sock") as path:
             return await asyncio.open_unix_connection(path)
+
+    async def open_network(self, network: Network) -> None:
+        """Lets its connections out, as far as the rules go, for as long as this process lives."""
+        if network.rules:
+            self._egress = await Egress.open(self.process.pid, network)
 
     async def freeze(self) -> None:
         """Stops every process where it is."""
@@ -67,8 +92,14 @@ class ContainerMachine:
         self.group.thaw()
 
     async def snapshot(self, name: str) -> SnapshotRef:
-        """Keeps the changed files as a layer; processes are not kept. The container stands still meanwhile."""
-        raise NotImplementedError
+        """Keeps the changed files as a layer, under a name; processes are not kept, and stand still meanwhile."""
+        was_frozen = self.group.is_frozen()
+        await self.freeze()
+        try:
+            return await asyncio.to_thread(self._driver.keep, self.home, name)
+        finally:
+            if not was_frozen:
+                await self.thaw()
 
     async def usage(self) -> Usage:
         """Since the start, of the whole sandbox."""
@@ -88,12 +119,27 @@ class ContainerMachine:
         return self.group.out_of_memory_kills()
 
     async def expose(self, port: int, path: Path) -> None:
-        """Forwards a unix socket on the host to a TCP port on the sandbox's loopback."""
-        raise NotImplementedError
+        """Forwards a unix socket on the host to a TCP port on the sandbox's loopback, while this process lives."""
+
+        async def carry(reader: StreamReader, writer: StreamWriter) -> None:
+            try:
+                inside = await asyncio.to_thread(in_network_of, self.process.pid, partial(_connected, port))
+            except OSError:  # nobody listens there
+                writer.close()
+                return
+            await relay((reader, writer), await asyncio.open_connection(sock=inside))
+
+        with short_path(path) as address:
+            self._servers.append(await asyncio.start_unix_server(carry, address))
+        path.chmod(0o600)
 
     async def destroy(self) -> None:
         """Ends every process and removes every resource, in any state, as often as called."""
-        await self.driver.remove(self.home)
+        for server in self._servers:
+            server.close()
+        if self._egress is not None:
+            await self._egress.close()
+        await self._driver.remove(self.home)
 
 
 class ContainerDriver:
@@ -109,7 +155,26 @@ class ContainerDriver:
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        raise NotImplementedError
+        home = self._root / "homes" / uuid4().hex[:12]
+        began = time.perf_counter()
+        try:
+            home.mkdir(parents=True)
+            machine = await self.start(SandboxSpec(kind=self.kind), home)
+            try:
+                guest = await Guest.attach(machine.connect)
+                result = await guest.run("probe", Command(argv=("true",)))
+                await guest.close()
+                took_s = time.perf_counter() - began
+            finally:
+                await machine.destroy()
+        except Exception as error:  # noqa: BLE001 - the answer of a probe
+            return ProbeResult(kind=self.kind, driver=self.name, is_working=False, detail=str(error))
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+        detail = await asyncio.to_thread(_version, self.name)
+        return ProbeResult(
+            kind=self.kind, driver=self.name, is_working=result.returncode == 0, detail=detail, start_s=took_s
+        )
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> ContainerMachine:
         """Makes a sandbox whose home is an empty folder.
@@ -118,9 +183,15 @@ class ContainerDriver:
             StartFailed: with the stage that failed; nothing is left behind.
         """
         stages = Stages(f"container {home.name}")
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, spec, home, snapshot, stages))
         try:
-            return await asyncio.to_thread(self._start, spec, home, snapshot, stages)
+            # A thread cannot be cancelled: it must not go on making things after they were removed.
+            machine = await asyncio.shield(starting)
+            with stages.stage("network"):
+                await machine.open_network(spec.network)
+            return machine
         except BaseException as error:
+            await asyncio.wait([starting])
             await self.remove(home)
             if isinstance(error, SandboxError | OSError | LookupError):
                 raise stages.failure(error) from error
@@ -132,27 +203,58 @@ class ContainerDriver:
         if state.get("driver") != self.name or "pid" not in state:
             return None
         process = ProcessId(state["pid"], state["start_ticks"])
-        return ContainerMachine(home, process, self._group(home), self) if process.is_alive() else None
+        if not process.is_alive():
+            return None
+        machine = ContainerMachine(home, process, self._group(home), self)
+        await machine.open_network(spec.network)
+        return machine
 
     async def reconcile(self, homes: Sequence[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
-        raise NotImplementedError
+        alive = {home.name for home in homes}
+        gone = []
+        for home in sorted((self._root / "homes").glob("*")):
+            if home.name not in alive and HomeState(home).load().get("driver") == self.name:
+                await self.remove(home)
+                gone.append(f"container {home.name}")
+        for id_ in self._homeless():
+            await self.remove(self._root / "homes" / id_)
+            gone.append(f"what was left of sandbox {id_}")
+        return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self._root)]
 
     async def remove(self, home: Path) -> None:
         """Everything that a home stands for, whatever of it exists."""
-        if not await self._group(home).remove():
-            raise SandboxError(f"processes of sandbox {home.name} do not end; {self._group(home).pids()} are left")
+        group = self._group(home)
+        if not await group.remove():
+            raise SandboxError(f"processes {group.pids()} of sandbox {home.name} do not end; look into their state")
         await asyncio.to_thread(self._remove_files, home)
 
-    def _start(
-        self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: "Stages"
-    ) -> ContainerMachine:
+    def keep(self, home: Path, name: str) -> SnapshotRef:
+        """A layer of what a home's container has written, held in the store as `snapshot-<name>`."""
+        chain = HomeState(home).load().get("chain", [])
+        with self._store.adding():
+            layer = snapshot_upper(self._store, Scratch(home).upper, source=f"sandbox {home.name}")
+            layers = bounded_chain(self._store, [*chain, layer.digest])
+            self._store.hold(f"snapshot-{name}", layers)
+        size = sum(self._store.layer(digest).size_bytes for digest in layers)
+        return SnapshotRef(id=name, kind=self.kind, seq=-1, layers=layers, size_bytes=size)
+
+    def _homeless(self) -> list[str]:
+        """Ids of sandboxes whose home is gone and of which a group, a mount or a held layer is left."""
+        homes = self._root / "homes"
+        tag = root_tag(self._root)
+        ids = {path.name for tree in self._hierarchy.trees for path in (tree / tag).glob("*") if path.is_dir()}
+        ids |= {mount.relative_to(homes.resolve()).parts[0] for mount in mounts.mounts_below(homes) if mount != homes}
+        ids |= {owner.removeprefix(OWNER) for owner in self._store.owners() if owner.startswith(OWNER)}
+        return sorted(id_ for id_ in ids if not (homes / id_).exists())
+
+    def _start(self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: "Stages") -> ContainerMachine:
         state = HomeState(home)
-        state.record(driver=self.name)
+        state.record(driver=self.name, chain=list(snapshot.layers) if snapshot else [])
         with stages.stage("init"):
             init = build_init()
         with stages.stage("layers"):
-            layers = self._store.mount(owner_of(home), self._digests(spec, snapshot))
+            layers = self._store.mount(OWNER + home.name, self._digests(spec, snapshot))
         with stages.stage("uids"):
             first_uid = self._uids.acquire(home)
             state.record(first_uid=first_uid)
@@ -161,7 +263,9 @@ class ContainerDriver:
             group.create(_with_init(spec.limits), extra_memory_bytes=INIT_MEMORY_BYTES)
         with stages.stage("disk"):
             scratch = Scratch(home)
-            scratch.create(spec.limits, self._store.root / "derived" / "disks")
+            scratch.create(spec.limits, self._root / "disks")
+            if spec.network.rules:
+                scratch.add_file("etc/resolv.conf", RESOLV_CONF)
         with stages.stage("runtime"):
             config = oci.bundle_config(
                 root=ROOT,
@@ -202,11 +306,15 @@ class ContainerDriver:
         return process
 
     def _command(self, home: Path, group: Cgroup, pid_file: Path, log: Path) -> list[str]:
-        program = shutil.which(self.name, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-        if program is None:
-            raise StartFailed(f"{self.name} is not installed; install the Debian package {self.name}", stage="runtime")
-        common = [program, f"--root={home / 'runtime'}", f"--log={log}"]
-        run = ["run", "--detach", "--preserve-fds=1", f"--bundle={home / 'bundle'}", f"--pid-file={pid_file}", home.name]
+        common = [_program(self.name), f"--root={home / 'runtime'}", f"--log={log}"]
+        run = [
+            "run",
+            "--detach",
+            "--preserve-fds=1",
+            f"--bundle={home / 'bundle'}",
+            f"--pid-file={pid_file}",
+            home.name,
+        ]
         if self.name == "runc":
             return [*common, *run]
         # crun makes no groups of its own and stays in ours; the version 2 tree of a hybrid machine is hidden from it.
@@ -228,7 +336,7 @@ class ContainerDriver:
 
     def _remove_files(self, home: Path) -> None:
         Scratch(home).remove()
-        self._store.release(owner_of(home))
+        self._store.release(OWNER + home.name)
         first_uid = HomeState(home).load().get("first_uid")
         for name in ("bundle", "runtime"):
             shutil.rmtree(home / name, ignore_errors=True)
@@ -238,3 +346,32 @@ class ContainerDriver:
 
     def _group(self, home: Path) -> Cgroup:
         return Cgroup(self._hierarchy, group_name(home))
+
+
+def _connected(port: int) -> socket.socket:
+    """A connection to the loopback of the network of the thread that runs this."""
+    return socket.create_connection(("127.0.0.1", port), timeout=CONNECT_LIMIT_S)
+
+
+def _version(runtime: str) -> str:
+    """The first line that a runtime says of itself."""
+    done = subprocess.run([_program(runtime), "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.partition("\n")[0]
+
+
+def _program(runtime: str) -> str:
+    found = shutil.which(runtime, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+    if found is None:
+        raise StartFailed(f"{runtime} is not installed; install the Debian package {runtime}", stage="runtime")
+    return found
+
+
+def _with_init(limits: Limits) -> Limits:
+    return replace(limits, num_processes=limits.num_processes + INIT_PROCESSES)
+
+
+def _tail(log: Path) -> str:
+    """The end of a runtime's log, which says why it failed."""
+    with contextlib.suppress(OSError):
+        return log.read_text(errors="replace").strip()[-1000:] or "it said nothing"
+    return "it wrote no log"

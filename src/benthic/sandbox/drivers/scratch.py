@@ -84,6 +84,11 @@ class Scratch:
         path.chmod(mode)
         os.chown(path, uid, uid)
 
+    def add_file(self, name: str, text: str) -> None:
+        """A file of root's that the sandbox has whatever its layers hold."""
+        self.add_folder(str(Path(name).parent), 0o755, 0)
+        (self.upper / name).write_text(text)
+
     def remove(self) -> None:
         """Unmounts it and drops what it holds; in any state, as often as called."""
         while mounts.unmount(self.at):
