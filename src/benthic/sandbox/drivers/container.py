@@ -11,23 +11,22 @@ import asyncio
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
-from asyncio import StreamReader, StreamWriter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
+from benthic.errors import SandboxError
 from benthic.sandbox.drivers import oci
+from benthic.sandbox.drivers.container_machine import ContainerMachine
 from benthic.sandbox.drivers.oci_launch import INIT, ROOT, OciLaunch
-from benthic.sandbox.drivers.scratch import Scratch
+from benthic.sandbox.drivers.scratch import USER_ID, Scratch
 from benthic.sandbox.drivers.stages import Stages
-from benthic.sandbox.errors import SandboxError, StartFailed
-from benthic.sandbox.guest import Guest, build_init
+from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.guest import Guest, JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, ensure_tiny
 from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.linux import (
@@ -41,105 +40,16 @@ from benthic.sandbox.linux import (
     mounts,
     root_tag,
 )
-from benthic.sandbox.linux.namespaces import in_network_of
-from benthic.sandbox.linux.unix_sockets import listening, short_path
-from benthic.sandbox.network import Egress, relay
-from benthic.sandbox.network.dialer import CONNECT_LIMIT_S
+from benthic.sandbox.linux.unix_sockets import listening
 from benthic.sandbox.network.egress import RESOLV_CONF
-from benthic.sandbox.records import Command, Kind, Limits, Network, ProbeResult, Reason, SandboxSpec, SnapshotRef, Usage
+from benthic.sandbox.records import Command, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
 Runtime = Literal["crun", "runc"]
-FREEZE_LIMIT_S = 10.0
 INIT_MEMORY_BYTES = 4 << 20
 """Allowed on top of the sandbox's memory, for init and its tables."""
 INIT_PROCESSES = 2
 OWNER = "container-"
 """Before a sandbox's id: who holds its layers in the store."""
-
-
-class ContainerMachine:
-    """One container."""
-
-    def __init__(self, home: Path, process: ProcessId, group: Cgroup, driver: "ContainerDriver") -> None:
-        """`process` is init, as the host sees it."""
-        self.home, self.process, self.group = home, process, group
-        self._driver = driver
-        self._servers: list[asyncio.Server] = []
-        self._egress: Egress | None = None
-
-    async def connect(self) -> tuple[StreamReader, StreamWriter]:
-        """A new stream to init; an older one is closed by init."""
-        with short_path(self.home / "init.sock") as path:
-            return await asyncio.open_unix_connection(path)
-
-    async def open_network(self, network: Network) -> None:
-        """Lets its connections out, as far as the rules go, for as long as this process lives."""
-        if network.rules:
-            self._egress = await Egress.open(self.process.pid, network)
-
-    async def freeze(self) -> None:
-        """Stops every process where it is."""
-        self.group.freeze()
-        deadline = time.monotonic() + FREEZE_LIMIT_S
-        while not self.group.is_frozen():
-            if time.monotonic() > deadline:
-                self.group.thaw()
-                raise SandboxError(f"sandbox {self.home.name} did not stop within {FREEZE_LIMIT_S:g} s; try again")
-            await asyncio.sleep(0.001)
-
-    async def thaw(self) -> None:
-        """Lets them go on."""
-        self.group.thaw()
-
-    async def snapshot(self, name: str) -> SnapshotRef:
-        """Keeps the changed files as a layer, under a name; processes are not kept, and stand still meanwhile."""
-        was_frozen = self.group.is_frozen()
-        await self.freeze()
-        try:
-            return await asyncio.to_thread(self._driver.keep, self.home, name)
-        finally:
-            if not was_frozen:
-                await self.thaw()
-
-    async def usage(self) -> Usage:
-        """Since the start, of the whole sandbox."""
-        return self.group.usage()
-
-    async def death(self) -> tuple[Reason, str] | None:
-        """Why it is no longer alive, and in words; None while it lives."""
-        if self.process.is_alive():
-            return None
-        kills = self.group.out_of_memory_kills()
-        if kills:
-            return Reason.OUT_OF_MEMORY, f"the kernel ended {kills} processes for memory, and init has ended"
-        return Reason.CRASHED, "its first process has ended"
-
-    async def out_of_memory_kills(self) -> int:
-        """How many processes the kernel has ended for memory so far."""
-        return self.group.out_of_memory_kills()
-
-    async def expose(self, port: int, path: Path) -> None:
-        """Forwards a unix socket on the host to a TCP port on the sandbox's loopback, while this process lives."""
-
-        async def carry(reader: StreamReader, writer: StreamWriter) -> None:
-            try:
-                inside = await asyncio.to_thread(in_network_of, self.process.pid, partial(_connected, port))
-            except OSError:  # nobody listens there
-                writer.close()
-                return
-            await relay((reader, writer), await asyncio.open_connection(sock=inside))
-
-        with short_path(path) as address:
-            self._servers.append(await asyncio.start_unix_server(carry, address))
-        path.chmod(0o600)
-
-    async def destroy(self) -> None:
-        """Ends every process and removes every resource, in any state, as often as called."""
-        for server in self._servers:
-            server.close()
-        if self._egress is not None:
-            await self._egress.close()
-        await self._driver.remove(self.home)
 
 
 class ContainerDriver:
@@ -152,6 +62,7 @@ class ContainerDriver:
         self.name = runtime
         self._root, self._store, self._uids = root, store, uids or UidPool()
         self._hierarchy = find_hierarchy()
+        self._filter = build_filter()
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
@@ -205,7 +116,7 @@ class ContainerDriver:
         process = ProcessId(state["pid"], state["start_ticks"])
         if not process.is_alive():
             return None
-        machine = ContainerMachine(home, process, self._group(home), self)
+        machine = ContainerMachine(home, process, self._group(home), self._setup(spec), self)
         await machine.open_network(spec.network)
         return machine
 
@@ -249,6 +160,8 @@ class ContainerDriver:
         return sorted(id_ for id_ in ids if not (homes / id_).exists())
 
     def _start(self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: "Stages") -> ContainerMachine:
+        if os.geteuid():
+            raise NotSupported("containers need root for their mounts and host uids; run as root, or take another kind")
         state = HomeState(home)
         state.record(driver=self.name, chain=list(snapshot.layers) if snapshot else [])
         with stages.stage("init"):
@@ -279,7 +192,7 @@ class ContainerDriver:
             oci.write_bundle(home / "bundle", config)
             process = self._launch(home, group, layers, scratch, init, first_uid)
             state.record(pid=process.pid, start_ticks=process.start_ticks)
-        return ContainerMachine(home, process, group, self)
+        return ContainerMachine(home, process, group, self._setup(spec), self)
 
     def _launch(
         self, home: Path, group: Cgroup, layers: Sequence[Path], scratch: Scratch, init: Path, first_uid: int
@@ -334,6 +247,17 @@ class ContainerDriver:
             digests += [layer] if layer.startswith("sha256:") else self._store.image(layer).layers
         return [*digests, *(snapshot.layers if snapshot else ())]
 
+    def _setup(self, spec: SandboxSpec) -> JobSetup:
+        """Who commands are, and what each process may use."""
+        limits = spec.limits
+        return JobSetup(
+            uid=USER_ID,
+            gid=USER_ID,
+            env=self._store.image(spec.image or TINY).config.env,
+            rlimits=(("core", 0), ("fsize", limits.file_bytes), ("nofile", limits.num_open_files)),
+            seccomp=self._filter,
+        )
+
     def _remove_files(self, home: Path) -> None:
         Scratch(home).remove()
         self._store.release(OWNER + home.name)
@@ -346,11 +270,6 @@ class ContainerDriver:
 
     def _group(self, home: Path) -> Cgroup:
         return Cgroup(self._hierarchy, group_name(home))
-
-
-def _connected(port: int) -> socket.socket:
-    """A connection to the loopback of the network of the thread that runs this."""
-    return socket.create_connection(("127.0.0.1", port), timeout=CONNECT_LIMIT_S)
 
 
 def _version(runtime: str) -> str:

@@ -83,7 +83,7 @@ def _run(command: Sequence[str], listening: int) -> int:
     try:
         pid = os.posix_spawn(
             command[0],
-            command,
+            tuple(command),
             {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
             file_actions=[(os.POSIX_SPAWN_DUP2, have, want) for want, have in wanted.items()],
             setsid=True,

@@ -32,7 +32,7 @@ class Refused(Exception):
 async def resolve(name: str, port: int) -> list[Address]:
     """The addresses of a name, by this host's resolver, each once and in its order."""
     found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(ip_address(address[0].partition("%")[0]) for *_, address in found))
+    return list(dict.fromkeys(ip_address(str(address[0]).partition("%")[0]) for *_, address in found))
 
 
 async def connect(address: Address, port: int) -> tuple[StreamReader, StreamWriter]:

@@ -165,6 +165,8 @@ def _bind(type_: int, host: str, port: int) -> socket.socket:
 
 def _own(host: str) -> None:
     """Makes an address one of this network's loopback."""
-    done = subprocess.run(["ip", "route", "replace", "local", host, "dev", "lo"], capture_output=True, check=False)
+    prefix = 128 if ":" in host else 32
+    command = ["ip", "address", "replace", f"{host}/{prefix}", "dev", "lo"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"{host} cannot be led to the loopback: {done.stderr.decode(errors='replace').strip()}")
+        raise OSError(f"{host} cannot be led to the loopback: {done.stderr.strip()}")

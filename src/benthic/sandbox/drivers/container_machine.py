@@ -1,0 +1,101 @@
+"""One running container, whatever OCI runtime has started it: init's socket, a control group, a scratch disk.
+
+It is known by init's pid and start time on the host, and by the name of its control group.
+"""
+
+import asyncio
+import time
+from asyncio import StreamReader, StreamWriter
+from pathlib import Path
+from typing import Protocol
+
+from benthic.errors import SandboxError
+from benthic.sandbox.errors import NotSupported
+from benthic.sandbox.guest import JobSetup
+from benthic.sandbox.linux import Cgroup, ProcessId
+from benthic.sandbox.linux.unix_sockets import short_path
+from benthic.sandbox.network import Egress
+from benthic.sandbox.records import CallResult, FunctionCall, Network, Reason, SnapshotRef, Usage
+
+FREEZE_LIMIT_S = 10.0
+
+
+class Owner(Protocol):
+    """What a container asks of the driver that made it."""
+
+    async def remove(self, home: Path) -> None:
+        """Everything that a home stands for, whatever of it exists."""
+
+    def keep(self, home: Path, name: str) -> SnapshotRef:
+        """A snapshot of what a home's container has written; the container stands still."""
+
+
+class ContainerMachine:
+    """One container."""
+
+    def __init__(self, home: Path, process: ProcessId, group: Cgroup, setup: JobSetup, owner: "Owner") -> None:
+        """`process` is init, as the host sees it."""
+        self.home, self.process, self.group, self.setup = home, process, group, setup
+        self._owner = owner
+        self._egress: Egress | None = None
+
+    async def connect(self) -> tuple[StreamReader, StreamWriter]:
+        """A new stream to init; an older one is closed by init."""
+        with short_path(self.home / "init.sock") as path:
+            return await asyncio.open_unix_connection(path)
+
+    async def open_network(self, network: Network) -> None:
+        """Lets its connections out, as far as the rules go, for as long as this process lives."""
+        if network.rules:
+            self._egress = await Egress.open(self.process.pid, network)
+
+    async def freeze(self) -> None:
+        """Stops every process where it is."""
+        self.group.freeze()
+        deadline = time.monotonic() + FREEZE_LIMIT_S
+        while not self.group.is_frozen():
+            if time.monotonic() > deadline:
+                self.group.thaw()
+                raise SandboxError(f"sandbox {self.home.name} did not stop within {FREEZE_LIMIT_S:g} s; try again")
+            await asyncio.sleep(0.001)
+
+    async def thaw(self) -> None:
+        """Lets them go on."""
+        self.group.thaw()
+
+    async def snapshot(self, name: str) -> SnapshotRef:
+        """Keeps the changed files as a layer, under a name; processes are not kept, and stand still meanwhile."""
+        was_frozen = self.group.is_frozen()
+        await self.freeze()
+        try:
+            return await asyncio.to_thread(self._owner.keep, self.home, name)
+        finally:
+            if not was_frozen:
+                await self.thaw()
+
+    async def usage(self) -> Usage:
+        """Since the start, of the whole sandbox."""
+        return self.group.usage()
+
+    async def death(self) -> tuple[Reason, str] | None:
+        """Why it is no longer alive, and in words; None while it lives."""
+        if self.process.is_alive():
+            return None
+        kills = self.group.out_of_memory_kills()
+        if kills:
+            return Reason.OUT_OF_MEMORY, f"the kernel ended {kills} processes for memory, and init has ended"
+        return Reason.CRASHED, "its first process has ended"
+
+    async def out_of_memory_kills(self) -> int:
+        """How many processes the kernel has ended for memory so far."""
+        return self.group.out_of_memory_kills()
+
+    async def call(self, call: FunctionCall) -> CallResult:
+        """Not by a warm worker: the host runs a Python of the image."""
+        raise NotSupported("containers keep no warm Python; call by the image's own, or take kind='function'")
+
+    async def destroy(self) -> None:
+        """Ends every process and removes every resource, in any state, as often as called."""
+        if self._egress is not None:
+            await self._egress.close()
+        await self._owner.remove(self.home)
