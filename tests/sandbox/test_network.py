@@ -18,7 +18,9 @@ from benthic.sandbox.network.names import NameTable, answer
 from benthic.sandbox.network.rules import Address, is_public, normal_name
 from benthic.sandbox.records import Network
 
-RULES = Network.allow("pypi.org:443", "plain.org:80", ".mirror.org:443", "10.1.2.3:5432", "10.9.0.0/16:80", "[fd00::1]:22")
+RULES = Network.allow(
+    "pypi.org:443", "plain.org:80", ".mirror.org:443", "10.1.2.3:5432", "10.9.0.0/16:80", "[fd00::1]:22"
+)
 PUBLIC = ip_address("93.184.216.34")
 
 
@@ -77,7 +79,9 @@ def test_addresses_of_the_open_internet_are_public(address: str) -> None:
     assert is_public(ip_address(address))
 
 
-@pytest.mark.parametrize("text", ["127.1", "2130706433", "0x7f.0x1", "0x7f000001", "", ".", "a..b", "a b", "a/b", "a" * 300])
+@pytest.mark.parametrize(
+    "text", ["127.1", "2130706433", "0x7f.0x1", "0x7f000001", "", ".", "a..b", "a b", "a/b", "a" * 300]
+)
 def test_an_address_in_a_strange_form_is_no_name(text: str) -> None:
     assert normal_name(text) is None
 
@@ -164,7 +168,9 @@ def test_an_allowed_name_that_leads_to_a_private_address_is_refused(address: str
     assert caught.value.is_denied
 
 
-@pytest.mark.parametrize("host", ["evil.org", "127.0.0.1", "169.254.169.254", "127.1", "::1", "[::1]", "pypi.org\0.evil.org"])
+@pytest.mark.parametrize(
+    "host", ["evil.org", "127.0.0.1", "169.254.169.254", "127.1", "::1", "[::1]", "pypi.org\0.evil.org"]
+)
 def test_destinations_that_are_not_listed_are_refused_without_a_look_up(host: str) -> None:
     async def resolve(name: str, port: int) -> list[Address]:
         raise AssertionError(name)
@@ -205,7 +211,8 @@ def test_the_proxy_tunnels_to_allowed_destinations() -> None:
 
 
 def test_the_proxy_passes_a_plain_request_on_for_the_host_of_its_address_alone() -> None:
-    request = b"GET http://plain.org/a?b=c HTTP/1.1\r\nHost: evil.org\r\nProxy-Authorization: x\r\nConnection: keep-alive\r\nA: b\r\n\r\n"
+    fields = b"Host: evil.org\r\nProxy-Authorization: x\r\nConnection: keep-alive\r\nA: b\r\n\r\n"
+    request = b"GET http://plain.org/a?b=c HTTP/1.1\r\n" + fields
     reply = asyncio.run(through_proxy(request, RULES))
     assert reply == b"echo GET /a?b=c HTTP/1.1\r\nHost: plain.org\r\nConnection: close\r\nA: b\r\n\r\n"
 

@@ -28,18 +28,19 @@ from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, ensure_tiny
-from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.linux import (
     Cgroup,
     HomeState,
     Launch,
     ProcessId,
     UidPool,
+    build_filter,
     find_hierarchy,
     group_name,
     mounts,
     root_tag,
 )
+from benthic.sandbox.linux.cgroup_mounts import BASE
 from benthic.sandbox.linux.unix_sockets import listening
 from benthic.sandbox.network.egress import RESOLV_CONF
 from benthic.sandbox.records import Command, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
@@ -142,13 +143,7 @@ class ContainerDriver:
 
     def keep(self, home: Path, name: str) -> SnapshotRef:
         """A layer of what a home's container has written, held in the store as `snapshot-<name>`."""
-        chain = HomeState(home).load().get("chain", [])
-        with self._store.adding():
-            layer = snapshot_upper(self._store, Scratch(home).upper, source=f"sandbox {home.name}")
-            layers = bounded_chain(self._store, [*chain, layer.digest])
-            self._store.hold(f"snapshot-{name}", layers)
-        size = sum(self._store.layer(digest).size_bytes for digest in layers)
-        return SnapshotRef(id=name, kind=self.kind, seq=-1, layers=layers, size_bytes=size)
+        raise NotSupported(f"sandbox {home.name} cannot be kept as {name}: the store takes no snapshots yet")
 
     def _homeless(self) -> list[str]:
         """Ids of sandboxes whose home is gone and of which a group, a mount or a held layer is left."""
@@ -187,7 +182,7 @@ class ContainerDriver:
                 first_uid=first_uid,
                 num_uids=self._uids.size,
                 limits=spec.limits,
-                cgroup=f"/benthic/{group.name}" if self.name == "runc" else None,
+                cgroup=f"/{BASE}/{group.name}" if self.name == "runc" else None,
             )
             oci.write_bundle(home / "bundle", config)
             process = self._launch(home, group, layers, scratch, init, first_uid)
@@ -258,7 +253,15 @@ class ContainerDriver:
             seccomp=self._filter,
         )
 
+    def _runtime_groups(self, home: Path) -> list[Path]:
+        """Groups that runc has made beside ours: it joins every tree that is mounted."""
+        beside = {tree.parent.parent for tree in self._hierarchy.version1.values()}
+        return [path for top in beside for path in top.glob(f"*/{BASE}/{group_name(home)}")]
+
     def _remove_files(self, home: Path) -> None:
+        for group in self._runtime_groups(home):
+            with contextlib.suppress(OSError):
+                group.rmdir()
         Scratch(home).remove()
         self._store.release(OWNER + home.name)
         first_uid = HomeState(home).load().get("first_uid")
