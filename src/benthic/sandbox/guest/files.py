@@ -5,6 +5,7 @@ So no path of the sandbox is ever resolved on the host: a link to /etc/shadow le
 
 from collections.abc import AsyncIterable, AsyncIterator
 
+from benthic.sandbox.guest.connection import Connection
 from benthic.sandbox.records import MIB, FileStat
 
 
@@ -15,6 +16,9 @@ class Files:
     None, as in a command. Writing calls take a `job` id: the same call sent twice then happens once, and stays in
     init's table until `Guest.forget`; without one they get a passing id.
     """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     async def read(
         self,

@@ -13,15 +13,23 @@ Init's word is no evidence: what runs inside may have got at it. Frames are boun
 needs the truth (memory, death) asks the driver.
 """
 
-from asyncio import Server, StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+import asyncio
+import resource
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import suppress
 
+from benthic.sandbox.errors import GuestLost
+from benthic.sandbox.guest.connection import WINDOW, Connect, Connection, UnknownJob
 from benthic.sandbox.guest.files import Files
+from benthic.sandbox.guest.frames import Frame
+from benthic.sandbox.guest.jobs import FEED_BYTES, JobEnd, end_of, job_infos_of, number_of, start_fields
 from benthic.sandbox.guest.records import Hello, JobInfo, JobSetup, Terminal
 from benthic.sandbox.records import Chunk, Command, Result
 
-Connect = Callable[[], Awaitable[tuple[StreamReader, StreamWriter]]]
+GRACE_S = 10.0
+"""How much longer than its time a command may seem to run before its guest counts as lost."""
+WATCH_S = 0.5
 
 
 class Guest:
@@ -30,30 +38,58 @@ class Guest:
     Every method raises `GuestLost` when init cannot be reached or stops making sense; ask the driver why.
     """
 
-    files: Files
-    """Files inside, as the sandbox's user sees them."""
-    hello: Hello
-    """What init said when it was last connected to."""
+    def __init__(self, connection: Connection, hello: Hello) -> None:
+        self._connection = connection
+        self._fed: dict[str, int] = {}
+        self._feeding: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.files = Files(connection)
+        """Files inside, as the sandbox's user sees them."""
+        self.is_paused = False
+        """Set by whoever freezes the sandbox: time in which it stands still is not held against its commands."""
 
     @classmethod
     async def attach(cls, connect: Connect, *, timeout_s: float = 10.0) -> "Guest":
         """Connects and waits for init's greeting, again and again until `timeout_s`.
 
         Args:
-            connect: makes a new stream, as `Machine.connect`; called again whenever the stream is cut.
+            connect: makes a new stream, as `Machine.connect`; called again whenever the stream is cut. A SandboxError
+                from it means that there is no hope; an OSError, that it may work soon.
 
         Raises:
             GuestLost: no greeting came in time.
         """
-        raise NotImplementedError
+        connection = Connection(connect, timeout_s)
+        try:
+            return cls(connection, await connection.open())
+        except BaseException:
+            await connection.close()
+            raise
+
+    @property
+    def hello(self) -> Hello:
+        """What init said when it was last connected to."""
+        assert self._connection.hello is not None, "a guest is made after its greeting"
+        return self._connection.hello
 
     async def close(self) -> None:
         """Ends this client; init and its jobs go on."""
-        raise NotImplementedError
+        await self._connection.close()
 
     async def configure(self, setup: JobSetup) -> None:
         """Replaces what holds for every command started from now on."""
-        raise NotImplementedError
+        limits = [
+            number for name, value in setup.rlimits for number in (getattr(resource, f"RLIMIT_{name.upper()}"), value)
+        ]
+        await self._connection.request(
+            "configure",
+            setup.seccomp,
+            uid=setup.uid,
+            gid=setup.gid,
+            env=[f"{name}={value}" for name, value in setup.env],
+            cwd=setup.cwd,
+            rlimits=limits,
+            output_bytes=setup.output_bytes,
+        )
 
     async def run(self, job: str, command: Command) -> Result:
         """Runs a command to its end, or joins the job of that id; it stays in the table until `forget`.
@@ -66,8 +102,18 @@ class Guest:
 
         Raises:
             GuestLost: also when init did not end the command within its time and some seconds more.
+            CallRefused: too many jobs; forget some.
         """
-        raise NotImplementedError
+        start = self._post_start(job, command)
+        end = self._connection.post("wait", job=job)  # both travel at once
+        feeding = asyncio.create_task(self._feed_rest(job, command, start))
+        try:
+            await asyncio.wait([start])
+            start.result()
+            return await self._result(job, await self._in_time(end, command.timeout_s))
+        finally:
+            feeding.cancel()
+            end.cancel()
 
     async def start(
         self,
@@ -84,67 +130,163 @@ class Guest:
             terminal: runs it on a pseudo-terminal of this size; all output is then stdout.
             keeps_input: leaves stdin open after `command.stdin` for `feed`.
             holds_output: it waits for a reader: nothing is dropped before `output` is asked for.
-        """
-        raise NotImplementedError
-
-    async def wait(self, job: str) -> Result:
-        """Until the job has ended: its own process, whatever it left in the background.
 
         Raises:
-            KeyError: init does not know the id.
+            CallRefused: too many jobs; forget some.
         """
-        raise NotImplementedError
+        answer = self._post_start(job, command, terminal=terminal, keeps_input=keeps_input, holds_output=holds_output)
+        await self._feed_rest(job, command, answer, keeps_input=keeps_input)
+        return (await answer).header.get("is_new") == 1
 
-    def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncIterator[Chunk]:
+    async def wait(self, job: str, *, limit_s: float | None = None) -> Result:
+        """Until the job has ended: its own process, whatever it left in the background.
+
+        Args:
+            limit_s: its time limit, if known: should init not keep it, the guest counts as lost some seconds later.
+
+        Raises:
+            UnknownJob: init does not know the id.
+        """
+        return await self._result(job, await self._in_time(self._connection.post("wait", job=job), limit_s))
+
+    async def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncIterator[Chunk]:
         """A job's output from these offsets, then as it comes, until it ends.
 
         While somebody reads, a command that prints faster waits. What was dropped before is skipped. One reader a job:
         a second one takes over.
+
+        Raises:
+            UnknownJob: init does not know the id.
         """
-        raise NotImplementedError
+        reader = self._connection.read_output(job, stdout, stderr)
+        end = self._connection.post("wait", job=job)
+        end.add_done_callback(lambda _: reader.end())  # it is answered after the last output
+        given_bytes = 0
+        try:
+            while reader.pieces or not reader.is_over:
+                if not reader.pieces:
+                    reader.arrived.clear()
+                    await reader.arrived.wait()
+                    continue
+                chunk = reader.take()
+                yield chunk
+                given_bytes += len(chunk.data)
+                if given_bytes >= WINDOW // 2:
+                    given_bytes = 0
+                    self._connection.allow_more(reader)
+            if end.done():
+                end.result()
+        finally:
+            end.cancel()
+            self._connection.stop_reading(reader)
 
     async def feed(self, job: str, data: bytes | None) -> None:
         """More input, returned once init has taken it and room is left; None ends the input.
 
         A command that does not read its input makes this wait; one that has closed it makes it return at once.
+
+        Raises:
+            UnknownJob: init does not know the id.
         """
-        raise NotImplementedError
+        async with self._feeding[job]:
+            if job not in self._fed:
+                infos = await self.jobs()
+                self._fed[job] = next((info.fed_bytes for info in infos if info.job == job), 0)
+            if data is None:
+                await self._connection.request("feed", job=job, offset=self._fed[job], input_ends=True)
+                return
+            for start in range(0, len(data), FEED_BYTES):
+                piece = data[start : start + FEED_BYTES]
+                await self._connection.request("feed", piece, job=job, offset=self._fed[job])
+                self._fed[job] += len(piece)
 
     async def signal(self, job: str, signal: int) -> None:
         """To every process that the job has started and not only its first; nothing happens if all are gone."""
-        raise NotImplementedError
+        await self._connection.request("signal", job=job, signal=signal)
 
     async def resize(self, job: str, terminal: Terminal) -> None:
         """Sets the size of a job's terminal."""
-        raise NotImplementedError
+        await self._connection.request("resize", job=job, rows=terminal.rows, columns=terminal.columns)
 
     async def jobs(self) -> list[JobInfo]:
         """All jobs that init knows."""
-        raise NotImplementedError
+        return job_infos_of(await self._connection.request("jobs"))
 
     async def forget(self, job: str) -> None:
         """Frees what init keeps of a job, after ending it if it runs; unknown ids are fine.
 
         What an ended job left in the background lives on.
         """
-        raise NotImplementedError
-
-    async def serve_port(self, port: int, path: Path) -> Server:
-        """A unix socket on the host that leads to a TCP port on the sandbox's loopback, until the server is closed."""
-        raise NotImplementedError
-
-    async def forward(self, port: int, reader: StreamReader, writer: StreamWriter) -> None:
-        """Carries one connection to a TCP port on the sandbox's loopback, both ways, until both have ended.
-
-        Raises:
-            PathError: nothing listens there.
-        """
-        raise NotImplementedError
+        await self._connection.request("forget", job=job)
+        self._fed.pop(job, None)
+        self._feeding.pop(job, None)
 
     async def reseed(self, entropy: bytes, now_s: float) -> None:
         """Gives a cloned machine randomness and a clock (Unix time) of its own."""
-        raise NotImplementedError
+        await self._connection.request("reseed", entropy, now_ns=int(now_s * 1e9))
 
     async def shutdown(self) -> None:
         """Ends every process, then init itself; a machine is switched off. Returns once init has said yes."""
-        raise NotImplementedError
+        await self._connection.request("shutdown")
+        await self.close()
+
+    def _post_start(
+        self,
+        job: str,
+        command: Command,
+        *,
+        terminal: Terminal | None = None,
+        keeps_input: bool = False,
+        holds_output: bool = False,
+    ) -> asyncio.Future[Frame]:
+        fields = start_fields(job, command, terminal=terminal, keeps_input=keeps_input, holds_output=holds_output)
+        return self._connection.post("start", command.stdin[:FEED_BYTES], **fields)
+
+    async def _feed_rest(
+        self, job: str, command: Command, start: asyncio.Future[Frame], *, keeps_input: bool = False
+    ) -> None:
+        """Feeds what did not fit into the call that started a job, or what an earlier client had not fed yet."""
+        self._fed[job] = number_of((await start).header, "fed")
+        if len(command.stdin) <= FEED_BYTES:
+            return
+        with suppress(UnknownJob):
+            await self.feed(job, command.stdin[self._fed[job] :])
+            if not keeps_input:
+                await self.feed(job, None)
+
+    async def _in_time(self, end: asyncio.Future[Frame], limit_s: float | None) -> JobEnd:
+        """Waits for an end, and for no longer than is plausible."""
+        waited_s = 0.0
+        while not end.done():
+            await asyncio.wait([end], timeout=WATCH_S)
+            waited_s += 0 if self.is_paused else WATCH_S
+            if limit_s is not None and waited_s > limit_s + GRACE_S and not end.done():
+                end.cancel()
+                raise GuestLost(f"init did not end a command that had {limit_s} s within {waited_s:.0f} s")
+        return end_of(end.result())
+
+    async def _result(self, job: str, end: JobEnd) -> Result:
+        total = end.stdout_bytes + end.stderr_bytes
+        if len(end.body) == total:
+            stdout, stderr = end.body[: end.stdout_bytes], end.body[end.stdout_bytes :]
+        else:
+            stdout, stderr = await self._kept(job, 0, end.stdout_bytes), await self._kept(job, 1, end.stderr_bytes)
+        return Result(
+            returncode=end.returncode,
+            stdout=stdout,
+            stderr=stderr,
+            reason=end.reason,
+            dropped_stdout_bytes=end.dropped_stdout_bytes,
+            dropped_stderr_bytes=end.dropped_stderr_bytes,
+            usage=end.usage,
+            duration_s=end.duration_s,
+        )
+
+    async def _kept(self, job: str, stream: int, size: int) -> bytes:
+        kept = bytearray()
+        while len(kept) < size:
+            piece = (await self._connection.request("kept", job=job, stream=stream, start=len(kept))).body
+            if not piece or len(kept) + len(piece) > size:
+                raise GuestLost(f"init said it kept {size} bytes of an output, and sent {len(kept) + len(piece)}")
+            kept += piece
+        return bytes(kept)

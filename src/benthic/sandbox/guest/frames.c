@@ -1,0 +1,137 @@
+/* Bytes, and frames among them. What is no frame is skipped to the next magic: a serial line may carry noise. */
+#include "guest.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PREFIX = 20 };
+static const char magic[4] = {'B', 'N', 'T', '1'};
+
+void *must_alloc(void *old, size_t size)
+{
+    void *memory = realloc(old, size ? size : 1);
+    if (!memory)
+        abort();
+    return memory;
+}
+
+char *must_copy(const char *text)
+{
+    size_t size = strlen(text) + 1;
+    return memcpy(must_alloc(NULL, size), text, size);
+}
+
+void bytes_add(struct bytes *bytes, const void *data, size_t len)
+{
+    if (bytes->len + len > bytes->cap) {
+        bytes->cap = 2 * bytes->cap > bytes->len + len ? 2 * bytes->cap : bytes->len + len + 256;
+        bytes->data = must_alloc(bytes->data, bytes->cap);
+    }
+    if (len)
+        memcpy(bytes->data + bytes->len, data, len);
+    bytes->len += len;
+}
+
+void bytes_drop(struct bytes *bytes, size_t len)
+{
+    bytes->len -= len;
+    if (bytes->len)
+        memmove(bytes->data, bytes->data + len, bytes->len);
+    else
+        bytes_free(bytes); /* a burst should not stay with us for ever */
+}
+
+void bytes_free(struct bytes *bytes)
+{
+    free(bytes->data);
+    *bytes = (struct bytes){0};
+}
+
+/* As zlib's; four bits at a time need a table of 64 bytes and no start-up. */
+uint32_t crc32_of(uint32_t crc, const void *data, size_t len)
+{
+    static const uint32_t table[16] = {
+        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
+        0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
+    };
+    const unsigned char *bytes = data;
+    crc = ~crc;
+    for (size_t i = 0; i < len; i++) {
+        crc = crc >> 4 ^ table[(crc ^ bytes[i]) & 15];
+        crc = crc >> 4 ^ table[(crc ^ bytes[i] >> 4) & 15];
+    }
+    return ~crc;
+}
+
+static void put32(char *to, uint32_t number)
+{
+    for (int i = 0; i < 4; i++)
+        to[i] = number >> 8 * i;
+}
+
+static uint32_t get32(const char *from)
+{
+    const unsigned char *bytes = (const unsigned char *)from;
+    return bytes[0] | bytes[1] << 8 | bytes[2] << 16 | (uint32_t)bytes[3] << 24;
+}
+
+void frame_add(struct bytes *out, uint32_t key, const struct bytes *header, const void *body, size_t body_len)
+{
+    char prefix[PREFIX];
+    memcpy(prefix, magic, sizeof magic);
+    put32(prefix + 4, header->len);
+    put32(prefix + 8, body_len);
+    put32(prefix + 12, crc32_of(0, prefix, 12));
+    put32(prefix + 16, crc32_of(crc32_of(key, header->data, header->len), body, body_len));
+    bytes_add(out, prefix, PREFIX);
+    bytes_add(out, header->data, header->len);
+    bytes_add(out, body, body_len);
+}
+
+/* Drops what cannot begin a frame. */
+static void skip_noise(struct bytes *in, bool *is_noisy)
+{
+    size_t from = 0;
+    while (from < in->len) {
+        char *found = memchr(in->data + from, magic[0], in->len - from);
+        if (!found) {
+            *is_noisy = in->len > 0;
+            bytes_drop(in, in->len);
+            return;
+        }
+        from = found - in->data;
+        size_t seen = in->len - from < sizeof magic ? in->len - from : sizeof magic;
+        if (!memcmp(found, magic, seen))
+            break;
+        from++;
+    }
+    if (from) {
+        *is_noisy = true;
+        bytes_drop(in, from);
+    }
+}
+
+/* A frame is taken with the key of its session, or with 0, which only a greeting has. */
+size_t frame_find(struct bytes *in, uint32_t key, struct frame *frame, bool *is_noisy)
+{
+    for (size_t bad = 0;; bytes_drop(in, bad), *is_noisy = true) {
+        skip_noise(in, is_noisy);
+        if (in->len < PREFIX)
+            return 0;
+        size_t header_len = get32(in->data + 4), body_len = get32(in->data + 8);
+        bad = 1;
+        if (get32(in->data + 12) != crc32_of(0, in->data, 12) || header_len > HEADER_MAX || body_len > BODY_MAX)
+            continue;
+        size_t size = PREFIX + header_len + body_len;
+        if (in->len < size)
+            return 0;
+        bad = size; /* its inside is not searched: a file may well look like a frame */
+        uint32_t crc = get32(in->data + 16);
+        bool has_key = crc == crc32_of(key, in->data + PREFIX, header_len + body_len);
+        if (!has_key && crc != crc32_of(0, in->data + PREFIX, header_len + body_len))
+            continue;
+        *frame = (struct frame){in->data + PREFIX, header_len, in->data + PREFIX + header_len, body_len, has_key};
+        return size;
+    }
+}

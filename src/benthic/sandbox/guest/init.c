@@ -1,0 +1,340 @@
+/* The first process of a sandbox: one loop over the host's stream, its jobs' pipes, and its children.
+ *
+ *     init --listen-fd N      an inherited listening unix socket; the newest connection replaces the older one
+ *     init --device PATH      a virtio-serial port or a serial line
+ *
+ * It keeps nothing of its environment, can be neither traced nor dumped, and adopts what its jobs orphan: a child that
+ * it does not know is what a killed monitor left behind, and is ended.
+ */
+#define _GNU_SOURCE
+#include "guest.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/reboot.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <termios.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    TICK_MS = 100,        /* while something has a time limit */
+    STEP_MAX_MS = 1000,   /* of running time in one step; more means that the machine was frozen */
+    STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
+    FDS_MAX = 4 * MAX_JOBS + 3,
+};
+
+extern char **environ;
+
+/* ---- the stream ---- */
+
+static void disconnect(struct init *init)
+{
+    if (init->connection >= 0)
+        close(init->connection);
+    init->connection = -1;
+    bytes_free(&init->in);
+    bytes_free(&init->out);
+    init->is_greeted = init->is_noisy = false;
+    for (struct job *job = init->jobs; job; job = job->next)
+        job->is_followed = false;
+}
+
+static void open_device(struct init *init)
+{
+    struct termios line;
+    init->connection = open(init->device, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    if (init->connection >= 0 && !tcgetattr(init->connection, &line)) {
+        cfmakeraw(&line);
+        line.c_cflag |= CLOCAL;
+        tcsetattr(init->connection, TCSANOW, &line);
+        ioctl(init->connection, TIOCEXCL);
+    }
+}
+
+static void accept_newest(struct init *init)
+{
+    for (int fd; (fd = accept4(init->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+        disconnect(init);
+        init->connection = fd;
+    }
+}
+
+static void read_stream(struct init *init)
+{
+    static char piece[PIECE_MAX];
+    ssize_t len = read(init->connection, piece, sizeof piece);
+    if (len < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (len <= 0 && init->device) { /* the host's end is closed for now */
+        bytes_free(&init->in);
+        usleep(20000);
+        return;
+    }
+    if (len <= 0) {
+        disconnect(init);
+        return;
+    }
+    bytes_add(&init->in, piece, len);
+    init->heard_ms = init->now_ms;
+    struct frame frame;
+    for (size_t size; (size = frame_find(&init->in, init->key, &frame, &init->is_noisy));) {
+        call_handle(init, &frame);
+        bytes_drop(&init->in, size);
+    }
+}
+
+static void write_stream(struct init *init)
+{
+    while (init->connection >= 0 && init->out.len) {
+        ssize_t len = write(init->connection, init->out.data, init->out.len);
+        if (len < 0 && (errno == EAGAIN || errno == EINTR || init->device))
+            return;
+        if (len < 0)
+            disconnect(init);
+        else
+            bytes_drop(&init->out, len);
+    }
+}
+
+/* ---- children ---- */
+
+/* What a killed monitor left behind has become ours. True if there was any: it may multiply while it is being ended. */
+static bool end_strays(struct init *init)
+{
+    pid_t known[MAX_JOBS];
+    int count = 0;
+    for (struct job *job = init->jobs; job && count < MAX_JOBS; job = job->next)
+        if (job->pid)
+            known[count++] = job->pid;
+    return kill_strays(known, count);
+}
+
+static bool reap(struct init *init)
+{
+    bool has_lost_monitor = false;
+    int status;
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        struct job *job = init->jobs;
+        while (job && job->pid != pid)
+            job = job->next;
+        if (!job)
+            continue;
+        has_lost_monitor |= !job->is_file_call && WIFSIGNALED(status);
+        job_reaped(job, status, init->now_ms);
+    }
+    return has_lost_monitor;
+}
+
+static void drop_forgotten(struct init *init)
+{
+    for (struct job **place = &init->jobs; *place;) {
+        struct job *job = *place;
+        if (job->is_forgotten && job_is_done(job)) {
+            *place = job->next;
+            job_free(job);
+        } else {
+            place = &job->next;
+        }
+    }
+}
+
+/* ---- the loop ---- */
+
+struct polled {
+    struct pollfd fds[FDS_MAX];
+    struct job *jobs[FDS_MAX];
+    int count;
+};
+
+static void add_fd(struct polled *polled, int fd, short events, struct job *job)
+{
+    polled->fds[polled->count] = (struct pollfd){.fd = events ? fd : -1, .events = events};
+    polled->jobs[polled->count++] = job;
+}
+
+static void list_fds(struct init *init, struct polled *polled, int signals)
+{
+    polled->count = 0;
+    add_fd(polled, signals, POLLIN, NULL);
+    add_fd(polled, init->listener, POLLIN, NULL);
+    add_fd(polled, init->connection, POLLIN | (init->out.len ? POLLOUT : 0), NULL);
+    for (struct job *job = init->jobs; job; job = job->next) {
+        add_fd(polled, job->control, POLLIN, job);
+        add_fd(polled, job->input, job->unwritten.len ? POLLOUT : 0, job);
+        for (int i = 0; i < 2; i++)
+            add_fd(polled, job->out[i].fd, job_may_read(job, i) ? POLLIN : 0, job);
+    }
+}
+
+static void serve_jobs(struct init *init, const struct polled *polled)
+{
+    for (int i = 3; i < polled->count; i += 4) {
+        struct job *job = polled->jobs[i];
+        if (polled->fds[i + 1].revents)
+            job_write_input(job);
+        for (int stream = 0; stream < 2; stream++)
+            if (polled->fds[i + 2 + stream].revents && job_may_read(job, stream))
+                job_read(job, stream, init->now_ms);
+        if (polled->fds[i].revents && job->control >= 0)
+            job_hear(job, init->now_ms);
+    }
+}
+
+/* Needed while a job has a limit, is being ended, or half a frame waits. */
+static int wait_ms(const struct init *init)
+{
+    if (init->in.len)
+        return TICK_MS;
+    for (const struct job *job = init->jobs; job; job = job->next)
+        if (job->state == JOB_EXITED || (job->state == JOB_RUNNING && (job->deadline_ms || job->quiet_ms || job->is_ending)))
+            return TICK_MS;
+    return -1;
+}
+
+static int64_t clock_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+static void step_clock(struct init *init, int64_t *last_ms, int waited_ms)
+{
+    int64_t now_ms = clock_ms(), step = now_ms - *last_ms;
+    *last_ms = now_ms;
+    init->now_ms += waited_ms >= 0 && step > STEP_MAX_MS ? STEP_MAX_MS : step;
+}
+
+static void loop(struct init *init, int signals)
+{
+    static struct polled polled;
+    bool has_strays = false;
+    int64_t last_ms = clock_ms();
+    while (!init->is_stopping || (init->connection >= 0 && init->out.len)) {
+        list_fds(init, &polled, signals);
+        int limit_ms = has_strays ? TICK_MS : wait_ms(init);
+        poll(polled.fds, polled.count, limit_ms);
+        step_clock(init, &last_ms, limit_ms);
+        serve_jobs(init, &polled);
+        if (polled.fds[0].revents) {
+            struct signalfd_siginfo info;
+            while (read(signals, &info, sizeof info) > 0)
+                continue;
+            has_strays |= reap(init);
+        }
+        if (has_strays)
+            has_strays = end_strays(init);
+        if (polled.fds[1].revents)
+            accept_newest(init);
+        else if (polled.fds[2].revents & (POLLIN | POLLHUP | POLLERR))
+            read_stream(init);
+        if (init->device && init->in.len && init->now_ms - init->heard_ms > STALLED_MS)
+            bytes_free(&init->in);
+        for (struct job *job = init->jobs; job; job = job->next)
+            job_tick(job, init->now_ms);
+        call_answer_jobs(init);
+        drop_forgotten(init);
+        write_stream(init);
+    }
+}
+
+/* ---- begin and end ---- */
+
+static void hide(void)
+{
+    prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
+    prctl(PR_SET_NAME, "init", 0, 0, 0);
+    for (char **variable = environ; *variable; variable++)
+        memset(*variable, 0, strlen(*variable));
+    static char *none[] = {NULL};
+    environ = none;
+}
+
+static int watch_children(void)
+{
+    sigset_t mask;
+    sigfillset(&mask); /* only what the kernel insists on should end us */
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGCHLD);
+    return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+}
+
+static void draw_boot_id(struct init *init)
+{
+    unsigned char random[16] = {0};
+    int fd = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || read(fd, random, sizeof random) != sizeof random)
+        memcpy(random, &(int64_t){clock_ms()}, sizeof(int64_t));
+    if (fd >= 0)
+        close(fd);
+    for (int i = 0; i < 16; i++)
+        snprintf(init->boot_id + 2 * i, 3, "%02x", random[i]);
+}
+
+static void protect_from_oom_killer(void)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0 && write(fd, "-900", 4) < 0)
+        errno = 0; /* not allowed: commands offer themselves instead */
+    if (fd >= 0)
+        close(fd);
+}
+
+static void end_all(struct init *init)
+{
+    kill_tree(SIGKILL);
+    disconnect(init);
+    if (getpid() != 1 || !init->device)
+        return;
+    sync();
+    reboot(RB_POWER_OFF);
+}
+
+static bool parse_arguments(struct init *init, int argc, char **argv)
+{
+    if (argc != 3)
+        return false;
+    if (!strcmp(argv[1], "--listen-fd"))
+        init->listener = atoi(argv[2]);
+    else if (!strcmp(argv[1], "--device"))
+        init->device = argv[2];
+    return init->listener >= 3 || init->device;
+}
+
+int main(int argc, char **argv)
+{
+    struct init init = {.listener = -1, .connection = -1};
+    if (!parse_arguments(&init, argc, argv)) {
+        fprintf(stderr, "usage: %s --listen-fd N | --device PATH\n", argv[0]);
+        return 2;
+    }
+    hide();
+    close_other_fds(init.listener, -1);
+    if (init.listener >= 0) {
+        fcntl(init.listener, F_SETFD, FD_CLOEXEC);
+        fcntl(init.listener, F_SETFL, fcntl(init.listener, F_GETFL) | O_NONBLOCK);
+    } else {
+        open_device(&init);
+        if (init.connection < 0) {
+            perror(init.device);
+            return 1;
+        }
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    protect_from_oom_killer();
+    draw_boot_id(&init);
+    loop(&init, watch_children());
+    end_all(&init);
+    return 0;
+}
