@@ -15,7 +15,7 @@ from pathlib import Path
 from benthic.sandbox.errors import StartFailed
 
 SOURCES = Path(__file__).parent
-FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-static", "-fno-strict-aliasing", "-s")
+FLAGS = ("-std=gnu11", "-O2", "-static", "-s")
 COMPILERS = ("musl-gcc", "gcc", "cc")
 """In order of preference: musl makes a smaller program, and one that starts faster."""
 COMPILE_LIMIT_S = 120

@@ -4,7 +4,8 @@
  *   calls.c    what the host may ask                       json.c     their headers
  *   jobs.c     the table of jobs                           kept.c     the first and last part of an output
  *   spawn.c    from init to the user's program             monitor.c  a command's parent: reaps and kills its tree
- *   files.c    file calls, as children                     tar.c      archives in and out
+ *   files.c    file calls, as children                     pack.c, unpack.c   archives out and in
+ *   ports.c    a connection to a port inside
  */
 #ifndef GUEST_H
 #define GUEST_H
@@ -154,6 +155,17 @@ void file_call_main(const struct setup *setup, const struct program *program) __
 void kill_tree(int signal);                        /* every descendant of the caller */
 bool kill_strays(const pid_t *known, int count);   /* but these and theirs; true if there was one */
 void close_other_fds(int first_kept, int second_kept);
+
+/* ---- for file calls; what they cannot do ends them ---- */
+
+void file_failed(int error, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
+void check(bool is_good, const char *what); /* errno says why not */
+void put_all(int fd, const void *data, size_t len);
+size_t get_some(int fd, void *data, size_t len);
+void make_parents(const char *path, mode_t mode);
+void call_pack(char **arguments);
+void call_unpack(char **arguments);
+void call_connect(char **arguments);
 
 /* ---- jobs ---- */
 

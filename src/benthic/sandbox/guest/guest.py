@@ -15,21 +15,16 @@ needs the truth (memory, death) asks the driver.
 
 import asyncio
 import resource
-from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from benthic.sandbox.errors import GuestLost
-from benthic.sandbox.guest.connection import WINDOW, Connect, Connection, UnknownJob
+from benthic.sandbox.guest.connection import Connect, Connection, UnknownJob
 from benthic.sandbox.guest.files import Files
 from benthic.sandbox.guest.frames import Frame
-from benthic.sandbox.guest.jobs import FEED_BYTES, JobEnd, end_of, job_infos_of, number_of, start_fields
+from benthic.sandbox.guest.job_calls import JobCalls
+from benthic.sandbox.guest.jobs import FEED_BYTES, JobEnd, command_fields
 from benthic.sandbox.guest.records import Hello, JobInfo, JobSetup, Terminal
 from benthic.sandbox.records import Chunk, Command, Result
-
-GRACE_S = 10.0
-"""How much longer than its time a command may seem to run before its guest counts as lost."""
-WATCH_S = 0.5
 
 
 class Guest:
@@ -40,12 +35,9 @@ class Guest:
 
     def __init__(self, connection: Connection, hello: Hello) -> None:
         self._connection = connection
-        self._fed: dict[str, int] = {}
-        self._feeding: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.files = Files(connection)
+        self._jobs = JobCalls(connection)
+        self.files = Files(self._jobs)
         """Files inside, as the sandbox's user sees them."""
-        self.is_paused = False
-        """Set by whoever freezes the sandbox: time in which it stands still is not held against its commands."""
 
     @classmethod
     async def attach(cls, connect: Connect, *, timeout_s: float = 10.0) -> "Guest":
@@ -64,6 +56,15 @@ class Guest:
         except BaseException:
             await connection.close()
             raise
+
+    @property
+    def is_paused(self) -> bool:
+        """Set by whoever freezes the sandbox: time in which it stands still is not held against its commands."""
+        return self._jobs.is_paused
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
+        self._jobs.is_paused = value
 
     @property
     def hello(self) -> Hello:
@@ -104,16 +105,16 @@ class Guest:
             GuestLost: also when init did not end the command within its time and some seconds more.
             CallRefused: too many jobs; forget some.
         """
-        start = self._post_start(job, command)
-        end = self._connection.post("wait", job=job)  # both travel at once
+        start = self._jobs.start(job, command.stdin, **command_fields(command))
+        asked = self._jobs.ask_end(job)  # both travel at once
         feeding = asyncio.create_task(self._feed_rest(job, command, start))
         try:
             await asyncio.wait([start])
             start.result()
-            return await self._result(job, await self._in_time(end, command.timeout_s))
+            return await self._result(job, await self._jobs.end(asked, command.timeout_s))
         finally:
             feeding.cancel()
-            end.cancel()
+            asked.cancel()
 
     async def start(
         self,
@@ -134,9 +135,10 @@ class Guest:
         Raises:
             CallRefused: too many jobs; forget some.
         """
-        answer = self._post_start(job, command, terminal=terminal, keeps_input=keeps_input, holds_output=holds_output)
-        await self._feed_rest(job, command, answer, keeps_input=keeps_input)
-        return (await answer).header.get("is_new") == 1
+        fields = command_fields(command, terminal=terminal, keeps_input=keeps_input, holds_output=holds_output)
+        start = self._jobs.start(job, command.stdin, **fields)
+        await self._feed_rest(job, command, start, keeps_input=keeps_input)
+        return (await start).header.get("is_new") == 1
 
     async def wait(self, job: str, *, limit_s: float | None = None) -> Result:
         """Until the job has ended: its own process, whatever it left in the background.
@@ -147,9 +149,9 @@ class Guest:
         Raises:
             UnknownJob: init does not know the id.
         """
-        return await self._result(job, await self._in_time(self._connection.post("wait", job=job), limit_s))
+        return await self._result(job, await self._jobs.end(self._jobs.ask_end(job), limit_s))
 
-    async def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncIterator[Chunk]:
+    def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncIterator[Chunk]:
         """A job's output from these offsets, then as it comes, until it ends.
 
         While somebody reads, a command that prints faster waits. What was dropped before is skipped. One reader a job:
@@ -158,27 +160,7 @@ class Guest:
         Raises:
             UnknownJob: init does not know the id.
         """
-        reader = self._connection.read_output(job, stdout, stderr)
-        end = self._connection.post("wait", job=job)
-        end.add_done_callback(lambda _: reader.end())  # it is answered after the last output
-        given_bytes = 0
-        try:
-            while reader.pieces or not reader.is_over:
-                if not reader.pieces:
-                    reader.arrived.clear()
-                    await reader.arrived.wait()
-                    continue
-                chunk = reader.take()
-                yield chunk
-                given_bytes += len(chunk.data)
-                if given_bytes >= WINDOW // 2:
-                    given_bytes = 0
-                    self._connection.allow_more(reader)
-            if end.done():
-                end.result()
-        finally:
-            end.cancel()
-            self._connection.stop_reading(reader)
+        return self._jobs.output(job, stdout=stdout, stderr=stderr)
 
     async def feed(self, job: str, data: bytes | None) -> None:
         """More input, returned once init has taken it and room is left; None ends the input.
@@ -188,17 +170,7 @@ class Guest:
         Raises:
             UnknownJob: init does not know the id.
         """
-        async with self._feeding[job]:
-            if job not in self._fed:
-                infos = await self.jobs()
-                self._fed[job] = next((info.fed_bytes for info in infos if info.job == job), 0)
-            if data is None:
-                await self._connection.request("feed", job=job, offset=self._fed[job], input_ends=True)
-                return
-            for start in range(0, len(data), FEED_BYTES):
-                piece = data[start : start + FEED_BYTES]
-                await self._connection.request("feed", piece, job=job, offset=self._fed[job])
-                self._fed[job] += len(piece)
+        await self._jobs.feed(job, data)
 
     async def signal(self, job: str, signal: int) -> None:
         """To every process that the job has started and not only its first; nothing happens if all are gone."""
@@ -210,16 +182,14 @@ class Guest:
 
     async def jobs(self) -> list[JobInfo]:
         """All jobs that init knows."""
-        return job_infos_of(await self._connection.request("jobs"))
+        return await self._jobs.table()
 
     async def forget(self, job: str) -> None:
         """Frees what init keeps of a job, after ending it if it runs; unknown ids are fine.
 
         What an ended job left in the background lives on.
         """
-        await self._connection.request("forget", job=job)
-        self._fed.pop(job, None)
-        self._feeding.pop(job, None)
+        await self._jobs.forget(job)
 
     async def reseed(self, entropy: bytes, now_s: float) -> None:
         """Gives a cloned machine randomness and a clock (Unix time) of its own."""
@@ -230,47 +200,24 @@ class Guest:
         await self._connection.request("shutdown")
         await self.close()
 
-    def _post_start(
-        self,
-        job: str,
-        command: Command,
-        *,
-        terminal: Terminal | None = None,
-        keeps_input: bool = False,
-        holds_output: bool = False,
-    ) -> asyncio.Future[Frame]:
-        fields = start_fields(job, command, terminal=terminal, keeps_input=keeps_input, holds_output=holds_output)
-        return self._connection.post("start", command.stdin[:FEED_BYTES], **fields)
-
     async def _feed_rest(
         self, job: str, command: Command, start: asyncio.Future[Frame], *, keeps_input: bool = False
     ) -> None:
         """Feeds what did not fit into the call that started a job, or what an earlier client had not fed yet."""
-        self._fed[job] = number_of((await start).header, "fed")
+        fed_bytes = self._jobs.fed_bytes(job, await start)
         if len(command.stdin) <= FEED_BYTES:
             return
         with suppress(UnknownJob):
-            await self.feed(job, command.stdin[self._fed[job] :])
+            await self._jobs.feed(job, command.stdin[fed_bytes:])
             if not keeps_input:
-                await self.feed(job, None)
-
-    async def _in_time(self, end: asyncio.Future[Frame], limit_s: float | None) -> JobEnd:
-        """Waits for an end, and for no longer than is plausible."""
-        waited_s = 0.0
-        while not end.done():
-            await asyncio.wait([end], timeout=WATCH_S)
-            waited_s += 0 if self.is_paused else WATCH_S
-            if limit_s is not None and waited_s > limit_s + GRACE_S and not end.done():
-                end.cancel()
-                raise GuestLost(f"init did not end a command that had {limit_s} s within {waited_s:.0f} s")
-        return end_of(end.result())
+                await self._jobs.feed(job, None)
 
     async def _result(self, job: str, end: JobEnd) -> Result:
-        total = end.stdout_bytes + end.stderr_bytes
-        if len(end.body) == total:
+        if len(end.body) == end.stdout_bytes + end.stderr_bytes:
             stdout, stderr = end.body[: end.stdout_bytes], end.body[end.stdout_bytes :]
         else:
-            stdout, stderr = await self._kept(job, 0, end.stdout_bytes), await self._kept(job, 1, end.stderr_bytes)
+            stdout = await self._jobs.kept(job, 0, end.stdout_bytes)
+            stderr = await self._jobs.kept(job, 1, end.stderr_bytes)
         return Result(
             returncode=end.returncode,
             stdout=stdout,
@@ -281,12 +228,3 @@ class Guest:
             usage=end.usage,
             duration_s=end.duration_s,
         )
-
-    async def _kept(self, job: str, stream: int, size: int) -> bytes:
-        kept = bytearray()
-        while len(kept) < size:
-            piece = (await self._connection.request("kept", job=job, stream=stream, start=len(kept))).body
-            if not piece or len(kept) + len(piece) > size:
-                raise GuestLost(f"init said it kept {size} bytes of an output, and sent {len(kept) + len(piece)}")
-            kept += piece
-        return bytes(kept)

@@ -266,7 +266,7 @@ void job_order(struct job *job, int signal)
     if (!job->is_file_call)
         send(job->control, &order, sizeof order, MSG_NOSIGNAL | MSG_DONTWAIT);
     else if (!signal || signal == SIGKILL)
-        kill(job->pid, SIGKILL);
+        kill(job->pid, SIGTERM); /* it removes what it has half made */
 }
 
 void job_end(struct job *job, const char *reason, int64_t now_ms)
@@ -293,6 +293,8 @@ void job_tick(struct job *job, int64_t now_ms)
     else if (job->state == JOB_RUNNING && job->quiet_ms && now_ms - job->printed_ms >= job->quiet_ms)
         job_end(job, "quiet", now_ms);
     if (job->is_ending && job->state == JOB_RUNNING && now_ms >= job->give_up_ms) {
+        if (job->is_file_call && job->pid)
+            kill(job->pid, SIGKILL);
         job->reason = "stuck"; /* in the kernel, say: only whoever owns the sandbox can help */
         exited(job, now_ms);
     }

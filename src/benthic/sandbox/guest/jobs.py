@@ -43,8 +43,7 @@ class JobEnd:
     """Stdout and stderr, if they fit."""
 
 
-def start_fields(
-    job: str,
+def command_fields(
     command: Command,
     *,
     terminal: Terminal | None = None,
@@ -53,7 +52,7 @@ def start_fields(
 ) -> dict[str, Any]:
     """The header that starts a command; input that fits travels with it."""
     argv = list(command.argv) if command.argv is not None else ["/bin/sh", "-c", command.shell]
-    fields: dict[str, Any] = {"job": checked_id(job), "argv": argv, "is_root": is_root(command.user)}
+    fields: dict[str, Any] = {"argv": argv, "is_root": is_root(command.user)}
     if command.env:
         fields["env"] = [f"{name}={value}" for name, value in command.env]
     if command.cwd is not None:
