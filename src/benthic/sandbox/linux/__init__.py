@@ -2,7 +2,7 @@
 
 from benthic.sandbox.linux.cgroup import Cgroup
 from benthic.sandbox.linux.cgroup_mounts import Hierarchy, find_hierarchy
-from benthic.sandbox.linux.launch import Launch
+from benthic.sandbox.linux.launch import Launch, spawn_detached
 from benthic.sandbox.linux.processes import ProcessId
 from benthic.sandbox.linux.seccomp import DeniedCall, build_filter, denied_calls
 from benthic.sandbox.linux.state import HomeState, group_name, root_tag
@@ -21,4 +21,5 @@ __all__ = [
     "find_hierarchy",
     "group_name",
     "root_tag",
+    "spawn_detached",
 ]

@@ -1,0 +1,96 @@
+"""One running jail: init's socket, a control group, and a warm Python once functions are called."""
+
+import asyncio
+import time
+from asyncio import StreamReader, StreamWriter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from benthic.errors import SandboxError
+from benthic.sandbox.drivers.zygote_client import ZygoteClient
+from benthic.sandbox.errors import NotSupported
+from benthic.sandbox.guest import JobSetup
+from benthic.sandbox.linux import Cgroup, ProcessId
+from benthic.sandbox.linux.unix_sockets import short_path
+from benthic.sandbox.records import CallResult, FunctionCall, Reason, SnapshotRef, Usage
+
+FREEZE_LIMIT_S = 10.0
+SOCKET = "init.sock"
+
+
+class FunctionMachine:
+    """One jail. It is known by init's pid and start time on the host, and by the name of its control group."""
+
+    def __init__(
+        self,
+        home: Path,
+        process: ProcessId,
+        group: Cgroup | None,
+        setup: JobSetup,
+        zygote: ZygoteClient,
+        remove: Callable[[Path], Awaitable[None]],
+    ) -> None:
+        """`process` is init as the host sees it; `remove` takes away all that a home stands for."""
+        self.home, self.process, self.group, self.setup = home, process, group, setup
+        self._zygote, self._remove = zygote, remove
+
+    async def connect(self) -> tuple[StreamReader, StreamWriter]:
+        """A new stream to init; an older one is closed by init."""
+        with short_path(self.home / SOCKET) as path:
+            return await asyncio.open_unix_connection(path)
+
+    async def freeze(self) -> None:
+        """Stops every process where it is.
+
+        Raises:
+            NotSupported: without control groups.
+        """
+        group = self._needed_group("be paused")
+        group.freeze()
+        deadline = time.monotonic() + FREEZE_LIMIT_S
+        while not group.is_frozen():
+            if time.monotonic() > deadline:
+                group.thaw()
+                raise SandboxError(f"sandbox {self.home.name} did not stop within {FREEZE_LIMIT_S:g} s; try again")
+            await asyncio.sleep(0.001)
+
+    async def thaw(self) -> None:
+        """Lets them go on."""
+        self._needed_group("be paused").thaw()
+
+    async def snapshot(self, name: str) -> SnapshotRef:
+        """Not by this kind: what a function sandbox writes is meant to be thrown away."""
+        raise NotSupported(f"function sandboxes keep no snapshots, such as {name!r}; take kind='container'")
+
+    async def usage(self) -> Usage:
+        """Since the start, of the whole sandbox."""
+        return Usage() if self.group is None else self.group.usage()
+
+    async def death(self) -> tuple[Reason, str] | None:
+        """Why it is no longer alive, and in words; None while it lives."""
+        if self.process.is_alive():
+            return None
+        if kills := await self.out_of_memory_kills():
+            return Reason.OUT_OF_MEMORY, f"the kernel ended {kills} processes for memory, and init has ended"
+        return Reason.CRASHED, "its first process has ended"
+
+    async def out_of_memory_kills(self) -> int:
+        """How many processes the kernel has ended for memory so far."""
+        return 0 if self.group is None else self.group.out_of_memory_kills()
+
+    async def call(self, call: FunctionCall) -> CallResult:
+        """Runs a Python function in a fork of a warm interpreter, with empty folders of its own.
+
+        Raises:
+            NotSupported: the sandbox's image has no Python.
+        """
+        return await self._zygote.call(call)
+
+    async def destroy(self) -> None:
+        """Ends every process and removes every resource, in any state, as often as called."""
+        await self._remove(self.home)
+
+    def _needed_group(self, what: str) -> Cgroup:
+        if self.group is None:
+            raise NotSupported(f"function sandboxes cannot {what} without control groups; run the host as root")
+        return self.group
