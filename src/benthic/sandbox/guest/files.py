@@ -126,7 +126,7 @@ class Files:
         """A file, or a folder with all below, as a tar archive in pieces; names start with the last part of `path`.
 
         Links stay links; sockets, FIFOs and devices are left out. A file that shrinks while read is padded with zeros.
-        The archive is a guest's word: `unpack_archive` in `archives.py` takes it apart safely.
+        The archive is a guest's word: whoever unpacks it on a host must not trust its names.
         """
         most_bytes, seen_bytes = max_bytes + max_files * HEADERS_BYTES + MIB, 0
         async for piece in self._stream(path, ["pack", path, str(max_bytes), str(max_files)], user):

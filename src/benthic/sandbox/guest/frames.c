@@ -22,45 +22,63 @@ char *must_copy(const char *text)
     return memcpy(must_alloc(NULL, size), text, size);
 }
 
+/* Makes room behind the bytes for so many more. */
+static void reserve(struct bytes *bytes, size_t more)
+{
+    size_t dropped = bytes->data - bytes->base;
+    if (dropped + bytes->len + more <= bytes->cap)
+        return;
+    if (bytes->len + more <= bytes->cap / 2) {
+        memmove(bytes->base, bytes->data, bytes->len);
+    } else {
+        size_t cap = 2 * (bytes->len + more) + 256;
+        char *base = must_alloc(NULL, cap);
+        if (bytes->len)
+            memcpy(base, bytes->data, bytes->len);
+        free(bytes->base);
+        bytes->base = base;
+        bytes->cap = cap;
+    }
+    bytes->data = bytes->base;
+}
+
 void bytes_add(struct bytes *bytes, const void *data, size_t len)
 {
-    if (bytes->len + len > bytes->cap) {
-        bytes->cap = 2 * bytes->cap > bytes->len + len ? 2 * bytes->cap : bytes->len + len + 256;
-        bytes->data = must_alloc(bytes->data, bytes->cap);
-    }
-    if (len)
-        memcpy(bytes->data + bytes->len, data, len);
+    if (!len)
+        return;
+    reserve(bytes, len);
+    memcpy(bytes->data + bytes->len, data, len);
     bytes->len += len;
 }
 
 void bytes_drop(struct bytes *bytes, size_t len)
 {
     bytes->len -= len;
-    if (bytes->len)
-        memmove(bytes->data, bytes->data + len, bytes->len);
-    else
+    bytes->data += len;
+    if (!bytes->len)
         bytes_free(bytes); /* a burst should not stay with us for ever */
 }
 
 void bytes_free(struct bytes *bytes)
 {
-    free(bytes->data);
+    free(bytes->base);
     *bytes = (struct bytes){0};
 }
 
-/* As zlib's; four bits at a time need a table of 64 bytes and no start-up. */
+/* As zlib's. */
 uint32_t crc32_of(uint32_t crc, const void *data, size_t len)
 {
-    static const uint32_t table[16] = {
-        0x00000000, 0x1db71064, 0x3b6e20c8, 0x26d930ac, 0x76dc4190, 0x6b6b51f4, 0x4db26158, 0x5005713c,
-        0xedb88320, 0xf00f9344, 0xd6d6a3e8, 0xcb61b38c, 0x9b64c2b0, 0x86d3d2d4, 0xa00ae278, 0xbdbdf21c,
-    };
+    static uint32_t table[256];
     const unsigned char *bytes = data;
-    crc = ~crc;
-    for (size_t i = 0; i < len; i++) {
-        crc = crc >> 4 ^ table[(crc ^ bytes[i]) & 15];
-        crc = crc >> 4 ^ table[(crc ^ bytes[i] >> 4) & 15];
+    for (uint32_t i = 0; !table[255] && i < 256; i++) {
+        uint32_t entry = i;
+        for (int bit = 0; bit < 8; bit++)
+            entry = entry >> 1 ^ (entry & 1 ? 0xedb88320 : 0);
+        table[i] = entry;
     }
+    crc = ~crc;
+    for (size_t i = 0; i < len; i++)
+        crc = crc >> 8 ^ table[(crc ^ bytes[i]) & 255];
     return ~crc;
 }
 

@@ -33,8 +33,9 @@ void *must_alloc(void *old, size_t size);
 char *must_copy(const char *text);
 
 struct bytes {
-    char *data;
+    char *data; /* within the memory at `base`: what is dropped from the front is only stepped over */
     size_t len, cap;
+    char *base;
 };
 
 void bytes_add(struct bytes *bytes, const void *data, size_t len);
@@ -209,6 +210,7 @@ void job_order(struct job *job, int signal);
 void job_end(struct job *job, const char *reason, int64_t now_ms);
 void job_tick(struct job *job, int64_t now_ms);
 void job_settle(struct job *job, int64_t now_ms);
+int64_t job_due_ms(const struct job *job); /* when job_tick is needed at the latest; 0: never */
 bool job_is_done(const struct job *job); /* nothing is left that could be forgotten too early */
 void job_free(struct job *job);
 
@@ -224,7 +226,7 @@ struct init {
     int64_t last_signal_id;
     uint32_t key;         /* of the session */
     bool is_greeted, is_noisy;
-    int64_t heard_ms;
+    int64_t heard_ms, retry_ms;
     struct setup setup;
     struct job *jobs;
     int64_t now_ms;       /* running time: a machine that was frozen does not notice */

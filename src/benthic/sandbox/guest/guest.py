@@ -17,12 +17,14 @@ import asyncio
 import resource
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 
 from benthic.sandbox.guest.connection import Connect, Connection, UnknownJob
 from benthic.sandbox.guest.files import Files
 from benthic.sandbox.guest.frames import Frame
 from benthic.sandbox.guest.job_calls import JobCalls
 from benthic.sandbox.guest.jobs import FEED_BYTES, JobEnd, command_fields
+from benthic.sandbox.guest.ports import forward, serve_port
 from benthic.sandbox.guest.records import Hello, JobInfo, JobSetup, Terminal
 from benthic.sandbox.records import Chunk, Command, Result
 
@@ -190,6 +192,18 @@ class Guest:
         What an ended job left in the background lives on.
         """
         await self._jobs.forget(job)
+
+    async def serve_port(self, port: int, path: Path) -> asyncio.Server:
+        """A unix socket on the host that leads to a TCP port on the sandbox's loopback, until the server is closed."""
+        return await serve_port(self._jobs, port, path)
+
+    async def forward(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Carries one connection to a TCP port on the sandbox's loopback, both ways, until the far end closes.
+
+        Raises:
+            PathError: nothing listens there.
+        """
+        await forward(self._jobs, port, reader, writer)
 
     async def reseed(self, entropy: bytes, now_s: float) -> None:
         """Gives a cloned machine randomness and a clock (Unix time) of its own."""

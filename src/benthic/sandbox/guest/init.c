@@ -2,11 +2,13 @@
  *
  *     init --listen-fd N      an inherited listening unix socket; the newest connection replaces the older one
  *     init --device PATH      a virtio-serial port or a serial line
+ *     init --boot             the first program of a virtual machine, which finds its port by itself
  *
  * It keeps nothing of its environment, can be neither traced nor dumped, and adopts what its jobs orphan: a child that
  * it does not know is what a killed monitor left behind, and is ended.
  */
 #define _GNU_SOURCE
+#include "boot.h"
 #include "guest.h"
 
 #include <errno.h>
@@ -29,6 +31,7 @@
 enum {
     TICK_MS = 100,        /* while something has a time limit */
     STEP_MAX_MS = 1000,   /* of running time in one step; more means that the machine was frozen */
+    RETRY_MS = 20,        /* until a device without a host is looked at again */
     STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
     FDS_MAX = 4 * MAX_JOBS + 3,
 };
@@ -37,16 +40,21 @@ extern char **environ;
 
 /* ---- the stream ---- */
 
-static void disconnect(struct init *init)
+static void forget_client(struct init *init)
 {
-    if (init->connection >= 0)
-        close(init->connection);
-    init->connection = -1;
     bytes_free(&init->in);
     bytes_free(&init->out);
     init->is_greeted = init->is_noisy = false;
     for (struct job *job = init->jobs; job; job = job->next)
         job->is_followed = false;
+}
+
+static void disconnect(struct init *init)
+{
+    if (init->connection >= 0)
+        close(init->connection);
+    init->connection = -1;
+    forget_client(init);
 }
 
 static void open_device(struct init *init)
@@ -75,13 +83,13 @@ static void read_stream(struct init *init)
     ssize_t len = read(init->connection, piece, sizeof piece);
     if (len < 0 && (errno == EAGAIN || errno == EINTR))
         return;
-    if (len <= 0 && init->device) { /* the host's end is closed for now */
-        bytes_free(&init->in);
-        usleep(20000);
-        return;
-    }
     if (len <= 0) {
-        disconnect(init);
+        if (!init->device) {
+            disconnect(init);
+        } else { /* the host's end is closed for now */
+            forget_client(init);
+            init->retry_ms = init->now_ms + RETRY_MS;
+        }
         return;
     }
     bytes_add(&init->in, piece, len);
@@ -167,7 +175,7 @@ static void list_fds(struct init *init, struct polled *polled, int signals)
     polled->count = 0;
     add_fd(polled, signals, POLLIN, NULL);
     add_fd(polled, init->listener, POLLIN, NULL);
-    add_fd(polled, init->connection, POLLIN | (init->out.len ? POLLOUT : 0), NULL);
+    add_fd(polled, init->now_ms < init->retry_ms ? -1 : init->connection, POLLIN | (init->out.len ? POLLOUT : 0), NULL);
     for (struct job *job = init->jobs; job; job = job->next) {
         add_fd(polled, job->control, POLLIN, job);
         add_fd(polled, job->input, job->unwritten.len ? POLLOUT : 0, job);
@@ -190,15 +198,25 @@ static void serve_jobs(struct init *init, const struct polled *polled)
     }
 }
 
-/* Needed while a job has a limit, is being ended, or half a frame waits. */
-static int wait_ms(const struct init *init)
+static int sooner(int one_ms, int64_t other_ms)
 {
-    if (init->in.len)
-        return TICK_MS;
-    for (const struct job *job = init->jobs; job; job = job->next)
-        if (job->state == JOB_EXITED || (job->state == JOB_RUNNING && (job->deadline_ms || job->quiet_ms || job->is_ending)))
-            return TICK_MS;
-    return -1;
+    if (other_ms < 1)
+        other_ms = 1;
+    return one_ms < 0 || other_ms < one_ms ? (int)other_ms : one_ms;
+}
+
+/* Until something is due; -1 if nothing will be. No longer than a tick: a frozen machine's clock must not run on. */
+static int wait_ms(const struct init *init, bool has_strays)
+{
+    int wait = has_strays || init->in.len ? TICK_MS : -1;
+    if (init->now_ms < init->retry_ms)
+        wait = sooner(wait, init->retry_ms - init->now_ms);
+    for (const struct job *job = init->jobs; job; job = job->next) {
+        int64_t due_ms = job_due_ms(job);
+        if (due_ms)
+            wait = sooner(wait, due_ms - init->now_ms < TICK_MS ? due_ms - init->now_ms : TICK_MS);
+    }
+    return wait;
 }
 
 static int64_t clock_ms(void)
@@ -222,7 +240,7 @@ static void loop(struct init *init, int signals)
     int64_t last_ms = clock_ms();
     while (!init->is_stopping || (init->connection >= 0 && init->out.len)) {
         list_fds(init, &polled, signals);
-        int limit_ms = has_strays ? TICK_MS : wait_ms(init);
+        int limit_ms = wait_ms(init, has_strays);
         poll(polled.fds, polled.count, limit_ms);
         step_clock(init, &last_ms, limit_ms);
         serve_jobs(init, &polled);
@@ -303,11 +321,11 @@ static void end_all(struct init *init)
 
 static bool parse_arguments(struct init *init, int argc, char **argv)
 {
-    if (argc != 3)
-        return false;
-    if (!strcmp(argv[1], "--listen-fd"))
+    if (argc == 2 && !strcmp(argv[1], "--boot"))
+        init->device = boot_machine();
+    else if (argc == 3 && !strcmp(argv[1], "--listen-fd"))
         init->listener = atoi(argv[2]);
-    else if (!strcmp(argv[1], "--device"))
+    else if (argc == 3 && !strcmp(argv[1], "--device"))
         init->device = argv[2];
     return init->listener >= 3 || init->device;
 }
@@ -316,7 +334,7 @@ int main(int argc, char **argv)
 {
     struct init init = {.listener = -1, .connection = -1};
     if (!parse_arguments(&init, argc, argv)) {
-        fprintf(stderr, "usage: %s --listen-fd N | --device PATH\n", argv[0]);
+        fprintf(stderr, "usage: %s --listen-fd N | --device PATH | --boot\n", argv[0]);
         return 2;
     }
     hide();

@@ -300,6 +300,18 @@ void job_tick(struct job *job, int64_t now_ms)
     }
 }
 
+int64_t job_due_ms(const struct job *job)
+{
+    int64_t due_ms = job->state == JOB_RUNNING ? 0 : job->settle_ms;
+    if (job->state == JOB_ENDED)
+        return 0;
+    if (job->deadline_ms && !job->is_ending && (!due_ms || job->deadline_ms < due_ms))
+        due_ms = job->deadline_ms;
+    if (job->state == JOB_RUNNING && job->quiet_ms && (!due_ms || job->printed_ms + job->quiet_ms < due_ms))
+        due_ms = job->printed_ms + job->quiet_ms;
+    return job->is_ending && (!due_ms || job->give_up_ms < due_ms) ? job->give_up_ms : due_ms;
+}
+
 bool job_is_done(const struct job *job)
 {
     return job->state == JOB_ENDED && !job->pid;
