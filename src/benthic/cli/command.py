@@ -21,6 +21,7 @@ from benthic.cli.generate import generate
 from benthic.cli.inspect import inspect
 from benthic.cli.leaves import separate_leaves
 from benthic.cli.plan import plan
+from benthic.cli.sandbox import sandbox
 from benthic.cli.serve import serve
 from benthic.cli.train import train
 from benthic.errors import BenthicError, ConfigError
@@ -69,6 +70,7 @@ app.command()(inspect)
 app.command()(plan)
 app.command()(doctor)
 app.add_typer(bench)
+app.add_typer(sandbox)
 
 
 def main() -> None:

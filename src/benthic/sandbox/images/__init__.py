@@ -1,8 +1,9 @@
 """Images: content-addressed layers, kept once a host and mounted once, however many sandboxes stand on them."""
 
+from benthic.sandbox.images.chosen import chosen_layers
 from benthic.sandbox.images.image import Image, ImageConfig
 from benthic.sandbox.images.layer import Layer
 from benthic.sandbox.images.store import Store
 from benthic.sandbox.images.tiny import TINY, ensure_tiny
 
-__all__ = ["Image", "ImageConfig", "Layer", "Store", "TINY", "ensure_tiny"]
+__all__ = ["Image", "ImageConfig", "Layer", "Store", "TINY", "chosen_layers", "ensure_tiny"]

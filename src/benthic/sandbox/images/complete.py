@@ -43,7 +43,7 @@ def completed(store: Store, layers: Sequence[str]) -> list[str]:
             return list(layers)
         added = store.add_layer(
             lambda writer: _fill(writer, missing, files),
-            kind="workspace",
+            kind="base",
             source="built in: folders and the user that every sandbox has",
             policy=Policy(modified_s=0),
             lower={path: content.entry for path, content in known.items()},

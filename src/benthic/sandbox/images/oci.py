@@ -144,7 +144,7 @@ def _take_layers(store: Store, archive: Archive, image: Found, policy: Policy) -
                 kind=blob.kind,
                 source=f"{archive.path.name}: {blob.name}",
                 policy=policy,
-                lower=dict(lower),
+                lower=lower,
             )
         )
     return [layer.digest for layer in layers]

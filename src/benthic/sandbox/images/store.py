@@ -16,7 +16,7 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +148,7 @@ class Store:
         kind: LayerKind,
         source: str,
         policy: Policy = DEFAULT,
-        lower: dict[str, Entry] | None = None,
+        lower: Mapping[str, Entry] | None = None,
         is_compressed: bool = True,
     ) -> Layer:
         """Takes a layer in: `fill` writes its tree. The same content gives the layer that is already there.

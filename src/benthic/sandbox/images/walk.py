@@ -38,6 +38,8 @@ class Walk:
         Raises:
             ImageError: a file shrinks while it is read, or the writer's policy refuses something.
         """
+        if self.at:
+            writer.folder(replace(self._entry(self.at, folder.stat()), type="folder"))
         first: dict[tuple[int, int], str] = {}
         for parent, folders, files, handle in os.fwalk(folder, follow_symlinks=False):
             prefix = os.path.relpath(parent, folder)
