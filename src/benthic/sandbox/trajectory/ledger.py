@@ -20,6 +20,7 @@ from benthic.sandbox.errors import TrajectoryDiverged
 from benthic.sandbox.host import Answer, Request
 from benthic.sandbox.trajectory.entries import difference, request_hash
 from benthic.sandbox.trajectory.log import INLINE_BYTES, TrajectoryLog
+from benthic.sandbox.trajectory.reader import Trajectory
 from benthic.sandbox.wire import pack_error
 
 Run = Callable[[int, Request], Awaitable[Answer]]
@@ -68,16 +69,14 @@ class Ledger:
         if seq not in self._flights and self.log.place(seq) is None:
             await self._turn(seq)
         flight = self._flights.get(seq)
-        if flight is not None:
-            _compare(seq, flight.request, flight.hashed, request, hashed)
-        else:
-            place = self.log.place(seq)
-            if place is not None:
-                if place.request_hash != hashed:
-                    _compare(seq, self.log.entry(seq).request, place.request_hash, request, hashed)
-                if place.end is not None:
-                    return await self._logged(seq)
+        if flight is None:
+            answer = logged_answer(self.log, seq, request, hashed)
+            if answer is not None:
+                await self.log.sync()  # what a failed sync has left in doubt is not an answer
+                return answer
             flight = self._launch(seq, request, hashed)
+        elif flight.hashed != hashed:
+            raise _diverged(seq, flight.request, request)
         return await asyncio.shield(flight.task)
 
     def settle(self) -> list["asyncio.Task[Answer]"]:
@@ -86,20 +85,16 @@ class Ledger:
         entries = [self.log.entry(seq) for seq in open_calls]
         return [self._launch(entry.seq, entry.request, entry.request_hash).task for entry in entries]
 
-    async def close(self) -> None:
-        """Stops following the runs; they stay open in the log."""
+    async def close(self, *, wait_s: float = 0.0) -> None:
+        """Stops following the runs, after a while in which they may end; the others stay open in the log."""
         tasks = [flight.task for flight in self._flights.values()]
+        if tasks and wait_s:
+            await asyncio.wait(tasks, timeout=wait_s)
         for task in tasks:
             task.cancel()
         for waiting in self._early.values():
             waiting.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _logged(self, seq: int) -> Answer:
-        await self.log.sync()  # what another caller's failed sync left in doubt is not an answer
-        answer = self.log.entry(seq).answer
-        assert answer is not None
-        return answer
 
     async def _turn(self, seq: int) -> None:
         """Until the places before this one are claimed."""
@@ -155,15 +150,28 @@ class Ledger:
             return pack_error(error)
 
 
+def logged_answer(log: Trajectory, seq: int, request: Request, hashed: str | None = None) -> Answer | None:
+    """What a log says that a call came to; None if it has no end for it.
+
+    Raises:
+        TrajectoryDiverged: another call was logged at its place.
+    """
+    place = log.place(seq)
+    if place is None:
+        return None
+    if place.request_hash != (hashed or request_hash(request)):
+        raise _diverged(seq, log.entry(seq).request, request)
+    return log.entry(seq).answer
+
+
+def _diverged(seq: int, logged: Request, asked: Request) -> TrajectoryDiverged:
+    return TrajectoryDiverged(
+        f"call {seq} differs from the logged one: {difference(logged, asked)}; "
+        "send what was logged, or branch before this place"
+    )
+
+
 async def _hashed(request: Request) -> str:
     if len(request.data) <= INLINE_BYTES:
         return request_hash(request)
     return await asyncio.to_thread(request_hash, request)
-
-
-def _compare(seq: int, logged: Request, logged_hash: str, asked: Request, asked_hash: str) -> None:
-    if logged_hash != asked_hash:
-        raise TrajectoryDiverged(
-            f"call {seq} differs from the logged one: {difference(logged, asked)}; "
-            "send what was logged, or branch before this place"
-        )

@@ -93,25 +93,28 @@ class TrajectoryLog(Trajectory):
         if is_synced:
             await self.sync()
 
-    async def end(self, seq: int, answer: Answer) -> None:
+    async def end(self, seq: int, answer: Answer, *, is_synced: bool = True) -> None:
         """Writes down what a call came to; it may be answered once this returns.
 
         Raises:
             TrajectoryUnwritable: it must not be answered.
         """
-        await self._append_answer("end", seq, answer)
+        await self._append_answer("end", seq, answer, is_synced)
 
-    async def done(self, seq: int, request: Request, answer: Answer, hashed: str | None = None) -> None:
+    async def done(
+        self, seq: int, request: Request, answer: Answer, hashed: str | None = None, *, is_synced: bool = True
+    ) -> None:
         """Writes down a call of the next place that changed nothing, and what it came to."""
         assert not request.data, request
         facts = {"verb": request.verb, "hash": hashed or request_hash(request), "arguments": request.arguments}
         await self._append_next("done", seq, facts | _outcome(answer), answer.data)
-        await self.sync()
+        if is_synced:
+            await self.sync()
 
-    async def exited(self, seq: int, answer: Answer) -> None:
+    async def exited(self, seq: int, answer: Answer, *, is_synced: bool = True) -> None:
         """Writes down how a spawned command ended."""
         assert self._places[seq].verb == "spawn", self._places[seq]
-        await self._append_answer("exit", seq, answer)
+        await self._append_answer("exit", seq, answer, is_synced)
 
     async def note(self, what: str, **facts: Any) -> None:
         """Writes down what else happened."""
@@ -135,10 +138,11 @@ class TrajectoryLog(Trajectory):
                 )
             self._append(kind, time.time(), {"seq": seq, **facts, **blob}, b"" if blob else data)
 
-    async def _append_answer(self, kind: RecordType, seq: int, answer: Answer) -> None:
+    async def _append_answer(self, kind: RecordType, seq: int, answer: Answer, is_synced: bool) -> None:
         blob = await self._blob(answer.data)
         self._append(kind, time.time(), {"seq": seq, **_outcome(answer), **blob}, b"" if blob else answer.data)
-        await self.sync()
+        if is_synced:
+            await self.sync()
 
     def _append(self, kind: RecordType, at: float, facts: dict[str, Any], data: bytes = b"") -> None:
         text = {"type": kind, "at": at, **facts}

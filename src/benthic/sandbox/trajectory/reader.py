@@ -42,6 +42,7 @@ class Trajectory:
         """What a crash left at the end and nobody had been told of."""
         self._places: list[Place] = []
         self._frames: list[Frame] = []
+        self._notes: list[dict[str, Any]] = []
         self._head: Head | None = None
 
     @classmethod
@@ -114,6 +115,10 @@ class Trajectory:
                 for frame in self._frames
             ]
 
+    def notes(self, what: str) -> list[dict[str, Any]]:
+        """What else happened, of one sort, oldest first; `next_seq` says before which call."""
+        return [note for note in self._notes if note["what"] == what]
+
     def blob_digests(self) -> set[str]:
         """Of all blobs that this log needs."""
         return {record["blob"] for record in self.records() if "blob" in record}
@@ -160,7 +165,7 @@ class Trajectory:
             case "exit" if not is_first and 0 <= seq < self.next_seq and self._places[seq].exit is None:
                 self._places[seq].exit = frame
             case "note" if not is_first:
-                pass
+                self._notes.append({**text, "next_seq": self.next_seq})
             case _:
                 raise TrajectoryCorrupt(
                     f"{self.path}: a record {text['type']} of place {seq} cannot stand at byte {frame.start}, "
