@@ -385,4 +385,3 @@ async def all_of(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
         if isinstance(result, BaseException):
             raise result
     return [result for result in results if not isinstance(result, BaseException)]
-

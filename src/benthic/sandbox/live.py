@@ -262,7 +262,7 @@ class LiveSandbox:
         """A unix socket on the host that leads to a TCP port inside, as long as the sandbox lives here."""
         if port not in self._ports:
             path.unlink(missing_ok=True)  # of an owner before this one
-            self._ports[port] = await serve_port(self.guest, port, path)
+            raise NotSupported("ports cannot be exposed yet")
         return path
 
     async def _run(self, seq: int, request: Request) -> Answer:

@@ -6,7 +6,6 @@ command's end is waited for where the log has it. What each comes to is compared
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any
 
 from benthic.errors import RequestError, SandboxError
 from benthic.sandbox.errors import GuestLost, OutcomeUnknown
@@ -84,7 +83,11 @@ class Rerun:
         for seq in range(self.start.seq + 1, before):
             await self._await_ends(self.log.places()[seq].begin.start)
             entry = self.log.entry(seq)
-            if entry.answer is not None and entry.request.is_mutating and entry.request.verb not in ("snapshot", "fork"):
+            if (
+                entry.answer is not None
+                and entry.request.is_mutating
+                and entry.request.verb not in ("snapshot", "fork")
+            ):
                 await self._run_one(entry, entry.answer)
         await self._await_ends(None)
         return Rebuilt(
@@ -143,7 +146,8 @@ def doubtful(log: Trajectory, spec: SandboxSpec) -> list[int]:
     """Open calls that may have been heard outside before the old sandbox died: those must not just run again."""
     if not spec.network.rules:
         return []
-    return [entry.seq for entry in log.entries() if entry.answer is None and not _is_idempotent(entry.request.arguments)]
+    still_open = [entry for entry in log.entries() if entry.answer is None]
+    return [entry.seq for entry in still_open if not entry.request.arguments.get("is_idempotent")]
 
 
 def refuse_if_doubtful(log: Trajectory, seq: int) -> None:
@@ -155,7 +159,3 @@ def refuse_if_doubtful(log: Trajectory, seq: int) -> None:
             f"call {seq} ran when its sandbox died, may have been heard outside, and is not marked is_idempotent; "
             "rebuild with may_rerun, or branch before it"
         )
-
-
-def _is_idempotent(arguments: dict[str, Any]) -> bool:
-    return bool(arguments.get("is_idempotent"))
