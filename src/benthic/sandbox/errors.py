@@ -4,6 +4,10 @@ SandboxError              (benthic/errors.py)
 |-- SandboxDied           it is gone; `reason` says why (out_of_memory is the agent's doing, host_lost is not)
 |-- CommandTimeout        the command was ended; `result` has what it printed; the sandbox goes on
 |-- OutputLimit           asked for with `strict_output`; `result` has the first and last part
+|-- HostUnreachable       nobody answers for a sandbox that may well live; asking again later is safe
+|-- QuotaExceeded         a project has all that it may have; it must close something first
+|-- TokenRefused          a gateway or an agent does not know who asks
+|-- UnknownSandbox        there is none of that name, as far as the caller may know
 |-- StartFailed           `stage` and seconds of each stage are in the message
 |-- GuestLost             init inside cannot be reached; whoever owns the sandbox makes SandboxDied of it
 |-- ImageError            an image, a layer or an archive that is not there, broken, or may not be taken in
@@ -43,6 +47,26 @@ class OutputLimit(SandboxError):
     def __init__(self, message: str, result: Result) -> None:
         super().__init__(message)
         self.result = result
+
+
+class HostUnreachable(SandboxError):
+    """The gateway or the host did not answer for as long as the caller was ready to wait."""
+
+    is_infra = True
+
+
+class QuotaExceeded(SandboxError):
+    """A project asks for more than it may have at once."""
+
+    is_infra = True
+
+
+class TokenRefused(SandboxError):
+    """A token is missing, or opens nothing here."""
+
+
+class UnknownSandbox(SandboxError):
+    """There is no sandbox of that name, as far as the caller may know."""
 
 
 class StartFailed(SandboxError):

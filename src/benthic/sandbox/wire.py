@@ -16,14 +16,22 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 from benthic.errors import BenthicError, CapacityError, RequestError, SandboxError, shown
 from benthic.sandbox.errors import (
     CommandTimeout,
+    GuestLost,
+    HostUnreachable,
+    ImageError,
     NotSupported,
     OutcomeUnknown,
     OutputLimit,
     PathError,
+    QuotaExceeded,
     SandboxDied,
     StartFailed,
+    TokenRefused,
     TrajectoryCorrupt,
     TrajectoryDiverged,
+    TrajectoryHeld,
+    TrajectoryUnwritable,
+    UnknownSandbox,
 )
 from benthic.sandbox.host import Answer
 from benthic.sandbox.records import Reason, Result
@@ -32,7 +40,11 @@ T = TypeVar("T")
 
 _SPOKEN: Mapping[str, type[BenthicError]] = {
     error.__name__: error
-    for error in (NotSupported, OutcomeUnknown, TrajectoryCorrupt, TrajectoryDiverged, CapacityError, SandboxError)
+    for error in (
+        *(GuestLost, ImageError, NotSupported, OutcomeUnknown),
+        *(TrajectoryCorrupt, TrajectoryDiverged, TrajectoryHeld, TrajectoryUnwritable),
+        *(HostUnreachable, QuotaExceeded, TokenRefused, UnknownSandbox, CapacityError, SandboxError),
+    )
 }
 """Errors that are made from their message alone."""
 
