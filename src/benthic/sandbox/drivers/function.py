@@ -104,7 +104,7 @@ class FunctionDriver:
         except BaseException as error:
             await asyncio.wait([starting])
             await self.remove(home)
-            if isinstance(error, SandboxError | OSError | LookupError):
+            if isinstance(error, SandboxError | OSError | LookupError) and not isinstance(error, NotSupported):
                 raise stages.failure(error) from error
             raise
 

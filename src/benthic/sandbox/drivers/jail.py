@@ -97,7 +97,8 @@ class Jail:
         mounts.attach(mounts.clone(self.init, is_read_only=True), init)
         if len(self.layers) == 1:
             mounts.attach(mounts.clone(self.layers[0], is_read_only=True), root)
-        mounts.mount_tmpfs(disk, size_bytes=self.disk_bytes, num_files=self.limits.num_files + 8)
+        own_files = 8 if len(self.layers) > 1 else 4
+        mounts.mount_tmpfs(disk, size_bytes=self.disk_bytes, num_files=self.limits.num_files + own_files)
         if len(self.layers) > 1:
             for name in ("changes", "work-of-changes"):  # overlayfs wants them; nobody can write through it
                 (disk / name).mkdir()

@@ -147,7 +147,9 @@ class Cgroup:
         folder = self._version2()
         if folder is not None:  # it also reaches what is being forked right now
             (folder / "cgroup.kill").write_text("1")
-        if folder is None or set(self.pids()) - set(_pids_of(folder)):
+        # In this order: one that dies between the two looks is in the first alone.
+        inside: set[int] = set() if folder is None else set(_pids_of(folder))
+        if set(self.pids()) - inside:
             # Frozen processes fork no others while the list is worked off.
             self._freeze(True)
             for pid in self.pids():

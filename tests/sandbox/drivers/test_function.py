@@ -1,0 +1,196 @@
+"""The function driver: starts, adopts and sweeps jails, and leaves nothing behind."""
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from benthic.sandbox import Command, Limits, Network, Reason, Result, SandboxSpec
+from benthic.sandbox.drivers.function import FunctionDriver
+from benthic.sandbox.drivers.function_machine import FunctionMachine
+from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.guest import Guest
+from benthic.sandbox.images import Store
+from benthic.sandbox.linux import HomeState, UidPool, root_tag
+from benthic.sandbox.records import MIB, FunctionCall
+from tests.sandbox.drivers.jails import needs_jail
+
+pytestmark = needs_jail
+SPEC = SandboxSpec(kind="function", limits=Limits(memory_bytes=64 * MIB, disk_bytes=8 * MIB, num_files=50))
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[FunctionDriver]:
+    driver = FunctionDriver(tmp_path, Store(tmp_path / "store"), uids=UidPool(folder=tmp_path / "uids"))
+    yield driver
+    asyncio.run(driver.reconcile([]))
+    assert not list((tmp_path / "uids").glob("*")), "a claim on uids was left"
+    assert not groups(tmp_path), "a control group was left"
+
+
+def groups(root: Path) -> list[Path]:
+    return [
+        group for tree in Path("/sys/fs/cgroup").glob("*") for group in (tree / "benthic" / root_tag(root)).glob("*/")
+    ]
+
+
+def new_home(root: Path) -> Path:
+    home = root / "homes" / uuid4().hex[:12]
+    home.mkdir(parents=True)
+    return home
+
+
+async def run(machine: FunctionMachine, shell: str) -> Result:
+    guest = await Guest.attach(machine.connect)
+    try:
+        await guest.configure(machine.setup)
+        return await guest.run(uuid4().hex, Command(shell=shell))
+    finally:
+        await guest.close()
+
+
+def test_a_jail_shows_programs_of_the_host_and_nothing_of_its_settings_or_data(
+    driver: FunctionDriver, tmp_path: Path
+) -> None:
+    async def look() -> Result:
+        machine = await driver.start(SPEC, new_home(tmp_path))
+        return await run(
+            machine,
+            "id -u; hostname; wc -l </etc/passwd; ls -d /root/* /home /etc/shadow /sys 2>&1 | grep -vc 'No such'",
+        )
+
+    assert asyncio.run(look()).text.split("\n")[:4] == ["1000", "sandbox", "2", "0"]
+
+
+def test_everything_writable_is_full_at_the_limit_of_bytes_or_of_files(driver: FunctionDriver, tmp_path: Path) -> None:
+    async def fill() -> tuple[Result, Result]:
+        machine = await driver.start(SPEC, new_home(tmp_path))
+        shell = """
+for folder in /work /tmp /dev/shm; do head -c 9m /dev/zero >$folder/big; done
+du -sk /work /tmp /dev/shm | awk '{total += $1} END {print total}'
+rm -f /work/big /tmp/big /dev/shm/big
+"""
+        big = await run(machine, shell)
+        many = await run(machine, "i=0; while touch /work/$i 2>/tmp/err; do i=$((i+1)); done; echo $i; cat /tmp/err")
+        return big, many
+
+    big, many = asyncio.run(fill())
+    assert b"No space left" in big.stderr
+    assert int(big.text) <= 8 * 1024
+    assert int(many.text.split()[0]) == 50 - 1  # and /tmp/err
+
+
+def test_a_jail_outlives_its_maker_and_is_adopted(driver: FunctionDriver, tmp_path: Path) -> None:
+    home = new_home(tmp_path)
+    program = f"""
+import asyncio, os, pathlib, tests.sandbox.drivers.test_function as test
+root = pathlib.Path({str(tmp_path)!r})
+driver = test.FunctionDriver(root, test.Store(root / "store"), uids=test.UidPool(folder=root / "uids"))
+async def main():
+    machine = await driver.start(test.SPEC, root / "homes" / {home.name!r})
+    await test.run(machine, "echo mark >/work/mark")
+    await machine.call(test.FunctionCall(source="def f(): return 1", name="f"))
+    os.kill(os.getpid(), 9)
+asyncio.run(main())
+"""
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    assert subprocess.run([sys.executable, "-c", program], env=env, timeout=60).returncode == -signal.SIGKILL
+
+    async def adopted() -> tuple[Result, object]:
+        machine = await driver.adopt(SPEC, home)
+        assert machine is not None
+        called = await machine.call(FunctionCall(source="def f(): return 2", name="f"))
+        return await run(machine, "cat /work/mark"), called.value
+
+    result, value = asyncio.run(adopted())
+    assert (result.text, value) == ("mark\n", 2)
+    assert asyncio.run(driver.reconcile([home])) == []
+    gone = asyncio.run(driver.reconcile([]))
+    assert gone == [f"function sandbox {home.name}"]
+    assert asyncio.run(driver.adopt(SPEC, home)) is None
+
+
+def test_a_dead_jail_says_why(driver: FunctionDriver, tmp_path: Path) -> None:
+    async def die() -> tuple[object, object]:
+        machine = await driver.start(SPEC, new_home(tmp_path))
+        before = await machine.death()
+        machine.process.kill()
+        await machine.process.wait(10)
+        return before, await machine.death()
+
+    before, after = asyncio.run(die())
+    assert before is None
+    assert after == (Reason.CRASHED, "its first process has ended")
+
+
+def test_freezing_stops_a_command_until_the_thaw(driver: FunctionDriver, tmp_path: Path) -> None:
+    async def freeze() -> float:
+        machine = await driver.start(SPEC, new_home(tmp_path))
+        running = asyncio.create_task(run(machine, "for i in 1 2 3 4 5; do sleep 0.05; done"))
+        await asyncio.sleep(0.1)
+        await machine.freeze()
+        await asyncio.sleep(1)
+        assert not running.done()
+        await machine.thaw()
+        return (await running).returncode or 0
+
+    assert asyncio.run(freeze()) == 0
+
+
+def test_a_failed_start_names_its_stage_and_leaves_nothing(
+    driver: FunctionDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benthic.sandbox.drivers.jail._ISOLATION", ("--no-such-option",))
+    with pytest.raises(StartFailed, match="Unknown option --no-such-option") as error:
+        asyncio.run(driver.start(SPEC, new_home(tmp_path)))
+    assert error.value.stage == "jail"
+
+
+def test_a_cancelled_start_leaves_nothing(driver: FunctionDriver, tmp_path: Path) -> None:
+    async def cancel() -> None:
+        starting = asyncio.create_task(driver.start(SPEC, new_home(tmp_path)))
+        await asyncio.sleep(0.02)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(cancel())
+    assert not groups(tmp_path)
+
+
+def test_what_functions_cannot_do_is_refused_by_name(driver: FunctionDriver, tmp_path: Path) -> None:
+    with pytest.raises(NotSupported, match="no network"):
+        asyncio.run(driver.start(SandboxSpec(network=Network.allow("pypi.org:443")), new_home(tmp_path)))
+    with pytest.raises(NotSupported, match="an image below"):
+        asyncio.run(driver.start(SandboxSpec(layers=("sha256:" + "0" * 64,)), new_home(tmp_path)))
+
+
+def test_the_probe_starts_one_and_leaves_nothing(driver: FunctionDriver, tmp_path: Path) -> None:
+    probe = asyncio.run(driver.probe())
+    assert probe.is_working, probe.detail
+    assert probe.start_s is not None
+    assert "bubblewrap" in probe.detail
+    assert not list((tmp_path / "homes").glob("*"))
+
+
+def test_destroying_twice_and_after_death_is_fine(driver: FunctionDriver, tmp_path: Path) -> None:
+    async def end() -> None:
+        home = new_home(tmp_path)
+        machine = await driver.start(SPEC, home)
+        await machine.destroy()
+        await machine.destroy()
+        assert HomeState(home).load() == {}
+        shutil.rmtree(home)
+        await machine.destroy()
+
+    began = time.monotonic()
+    asyncio.run(end())
+    assert time.monotonic() - began < 20
