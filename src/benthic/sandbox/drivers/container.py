@@ -28,6 +28,7 @@ from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, ensure_tiny
+from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.linux import (
     Cgroup,
     HomeState,
@@ -49,6 +50,8 @@ Runtime = Literal["crun", "runc"]
 INIT_MEMORY_BYTES = 4 << 20
 """Allowed on top of the sandbox's memory, for init and its tables."""
 INIT_PROCESSES = 2
+OOM_SCORE_ADJ = -900
+"""Init's; it is inherited, since nobody may lower it inside. Commands raise theirs."""
 OWNER = "container-"
 """Before a sandbox's id: who holds its layers in the store."""
 
@@ -61,19 +64,20 @@ class ContainerDriver:
     def __init__(self, root: Path, store: Store, *, runtime: Runtime = "crun", uids: UidPool | None = None) -> None:
         """`root` is the state root, in whose `homes` the homes lie."""
         self.name = runtime
-        self._root, self._store, self._uids = root, store, uids or UidPool()
+        self.root, self.store, self._uids = root, store, uids or UidPool()
         self._hierarchy = find_hierarchy()
         self._filter = build_filter()
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        home = self._root / "homes" / uuid4().hex[:12]
+        home = self.root / "homes" / uuid4().hex[:12]
         began = time.perf_counter()
         try:
             home.mkdir(parents=True)
             machine = await self.start(SandboxSpec(kind=self.kind), home)
             try:
                 guest = await Guest.attach(machine.connect)
+                await guest.configure(machine.setup)
                 result = await guest.run("probe", Command(argv=("true",)))
                 await guest.close()
                 took_s = time.perf_counter() - began
@@ -125,14 +129,14 @@ class ContainerDriver:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
         alive = {home.name for home in homes}
         gone = []
-        for home in sorted((self._root / "homes").glob("*")):
+        for home in sorted((self.root / "homes").glob("*")):
             if home.name not in alive and HomeState(home).load().get("driver") == self.name:
                 await self.remove(home)
                 gone.append(f"container {home.name}")
         for id_ in self._homeless():
-            await self.remove(self._root / "homes" / id_)
+            await self.remove(self.root / "homes" / id_)
             gone.append(f"what was left of sandbox {id_}")
-        return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self._root)]
+        return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self.root)]
 
     async def remove(self, home: Path) -> None:
         """Everything that a home stands for, whatever of it exists."""
@@ -143,35 +147,44 @@ class ContainerDriver:
 
     def keep(self, home: Path, name: str) -> SnapshotRef:
         """A layer of what a home's container has written, held in the store as `snapshot-<name>`."""
-        raise NotSupported(f"sandbox {home.name} cannot be kept as {name}: the store takes no snapshots yet")
+        chain = HomeState(home).load().get("chain", [])
+        with self.store.adding():
+            layer = snapshot_upper(self.store, Scratch(home).upper, source=f"sandbox {home.name}")
+            layers = bounded_chain(self.store, [*chain, layer.digest])
+            self.store.hold(f"snapshot-{name}", layers)
+        size = sum(self.store.layer(digest).size_bytes for digest in layers)
+        return SnapshotRef(id=name, kind=self.kind, seq=-1, layers=layers, size_bytes=size)
 
     def _homeless(self) -> list[str]:
         """Ids of sandboxes whose home is gone and of which a group, a mount or a held layer is left."""
-        homes = self._root / "homes"
-        tag = root_tag(self._root)
+        homes = self.root / "homes"
+        tag = root_tag(self.root)
         ids = {path.name for tree in self._hierarchy.trees for path in (tree / tag).glob("*") if path.is_dir()}
         ids |= {mount.relative_to(homes.resolve()).parts[0] for mount in mounts.mounts_below(homes) if mount != homes}
-        ids |= {owner.removeprefix(OWNER) for owner in self._store.owners() if owner.startswith(OWNER)}
+        ids |= {owner.removeprefix(OWNER) for owner in self.store.owners() if owner.startswith(OWNER)}
         return sorted(id_ for id_ in ids if not (homes / id_).exists())
 
     def _start(self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: "Stages") -> ContainerMachine:
         if os.geteuid():
             raise NotSupported("containers need root for their mounts and host uids; run as root, or take another kind")
         state = HomeState(home)
-        state.record(driver=self.name, chain=list(snapshot.layers) if snapshot else [])
+        with stages.stage("runtime"):
+            _program(self.name)
+        with stages.stage("uids"):
+            # The claim names the home by itself, so the record may come after it.
+            first_uid = self._uids.acquire(home)
+            chain = list(snapshot.layers) if snapshot else []
+            state.record(driver=self.name, chain=chain, first_uid=first_uid)
         with stages.stage("init"):
             init = build_init()
         with stages.stage("layers"):
-            layers = self._store.mount(OWNER + home.name, self._digests(spec, snapshot))
-        with stages.stage("uids"):
-            first_uid = self._uids.acquire(home)
-            state.record(first_uid=first_uid)
+            layers = self.store.mount(OWNER + home.name, self._digests(spec, snapshot))
         with stages.stage("group"):
             group = self._group(home)
             group.create(_with_init(spec.limits), extra_memory_bytes=INIT_MEMORY_BYTES)
         with stages.stage("disk"):
             scratch = Scratch(home)
-            scratch.create(spec.limits, self._root / "disks")
+            scratch.create(spec.limits, self.root / "disks")
             if spec.network.rules:
                 scratch.add_file("etc/resolv.conf", RESOLV_CONF)
         with stages.stage("runtime"):
@@ -224,10 +237,10 @@ class ContainerDriver:
             home.name,
         ]
         if self.name == "runc":
-            return [*common, *run]
+            return Launch(oom_score_adj=OOM_SCORE_ADJ).command([*common, *run])
         # crun makes no groups of its own and stays in ours; the version 2 tree of a hybrid machine is hidden from it.
         visible = Cgroup(replace(group.hierarchy, version2=None), group.name) if self._hidden() else group
-        return Launch(group=visible).command([*common, "--cgroup-manager=disabled", *run])
+        return Launch(group=visible, oom_score_adj=OOM_SCORE_ADJ).command([*common, "--cgroup-manager=disabled", *run])
 
     def _hidden(self) -> list[Path]:
         """crun refuses machines with both versions of control groups mounted."""
@@ -236,10 +249,10 @@ class ContainerDriver:
 
     def _digests(self, spec: SandboxSpec, snapshot: SnapshotRef | None) -> list[str]:
         if spec.image is None:
-            ensure_tiny(self._store)
-        digests = list(self._store.image(spec.image or TINY).layers)
+            ensure_tiny(self.store)
+        digests = list(self.store.image(spec.image or TINY).layers)
         for layer in spec.layers:
-            digests += [layer] if layer.startswith("sha256:") else self._store.image(layer).layers
+            digests += [layer] if layer.startswith("sha256:") else self.store.image(layer).layers
         return [*digests, *(snapshot.layers if snapshot else ())]
 
     def _setup(self, spec: SandboxSpec) -> JobSetup:
@@ -248,7 +261,7 @@ class ContainerDriver:
         return JobSetup(
             uid=USER_ID,
             gid=USER_ID,
-            env=self._store.image(spec.image or TINY).config.env,
+            env=self.store.image(spec.image or TINY).config.env,
             rlimits=(("core", 0), ("fsize", limits.file_bytes), ("nofile", limits.num_open_files)),
             seccomp=self._filter,
         )
@@ -263,7 +276,7 @@ class ContainerDriver:
             with contextlib.suppress(OSError):
                 group.rmdir()
         Scratch(home).remove()
-        self._store.release(OWNER + home.name)
+        self.store.release(OWNER + home.name)
         first_uid = HomeState(home).load().get("first_uid")
         for name in ("bundle", "runtime"):
             shutil.rmtree(home / name, ignore_errors=True)

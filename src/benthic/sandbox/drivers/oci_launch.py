@@ -4,6 +4,7 @@
                      disk       its scratch disk, likewise
                      root       the overlay of them, which becomes the sandbox's root
                      init       init's program
+                     stdio      init's input and output, an empty file
 
 The folder is a memory file system in that namespace alone. So the host has no mount of an overlay that could be left
 behind: the last process of the sandbox takes it along. The uids of the sandbox could not enter a home anyway.
@@ -77,9 +78,9 @@ class OciLaunch:
 
 
 def _run(command: Sequence[str], listening: int) -> int:
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    # A container's first process keeps these descriptors for its life: none may be a pipe of ours.
-    wanted = {0: null, 1: null, 2: null, LISTEN_FD: listening}
+    # crun gives stdio to the container's root. So it must be neither a pipe of ours nor the host's own /dev/null.
+    stdio = os.open(STAGE / "stdio", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    wanted = {0: stdio, 1: stdio, 2: stdio, LISTEN_FD: listening}
     try:
         pid = os.posix_spawn(
             command[0],
@@ -89,7 +90,7 @@ def _run(command: Sequence[str], listening: int) -> int:
             setsid=True,
         )
     finally:
-        os.close(null)
+        os.close(stdio)
     return _wait(pid)
 
 
