@@ -43,6 +43,7 @@ class Agent:
         capacity: promised at most; None is worked out from this machine.
         free_memory: in bytes, now.
         trajectories: names the folder of the host's trajectories, where hosts share one.
+        has: whether a sandbox is this host's own, and not one of those that it shares a folder with.
     """
 
     def __init__(
@@ -53,11 +54,12 @@ class Agent:
         capacity: Capacity | None = None,
         free_memory: Callable[[], int] | None = None,
         trajectories: str = "",
+        has: Callable[[str], bool] = lambda _: True,
     ) -> None:
         self.host, self.config, self.once = host, config, Once()
         self.metrics = AgentMetrics()
         self._drivers: tuple[ProbeResult, ...] = ()
-        self._trajectories = trajectories
+        self._trajectories, self._has = trajectories, has
         self._free_memory = free_memory or free_memory_bytes
         self.admission = Admission(
             capacity or capacity_of_machine(config),
@@ -117,7 +119,7 @@ class Agent:
 
     async def status(self) -> HostStatus:
         """A heartbeat, from what is true now."""
-        infos = await self.host.sandboxes()
+        infos = [info for info in await self.host.sandboxes() if self._has(info.id)]
         self.admission.observe(infos)
         self.metrics.show(infos, self.admission.load)
         return HostStatus(
@@ -168,7 +170,7 @@ def agent_app(agent: Agent) -> FastAPI:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        agent.admission.observe(await agent.host.sandboxes())
+        await agent.status()
         beat = asyncio.create_task(agent.beat()) if agent.config.gateway else None
         yield
         if beat is not None:

@@ -1,12 +1,15 @@
-"""Makes a lost sandbox again on another host that shares its trajectories: same id, same log, nobody need know.
+"""Finds who can go on with a sandbox whose host is lost, among the hosts that share its trajectories.
 
-A log is the only truth of what a sandbox was asked and answered, so only a host that can read it takes over. What
-cannot be made again exactly is given up: its client's program would go on from a state that it has never seen.
+Its log has one writer at a time, whatever the gateway believes: a host that is only cut off still holds it, and nobody
+else can take over. So every host is simply asked, the old one first: whoever has the sandbox keeps it, whoever may
+write its log makes it again. What comes to something else than the log says is given up, since its client's program
+would go on from a state that it has never seen.
 """
 
 import logging
 
-from benthic.sandbox.errors import OutcomeUnknown, SandboxDied
+from benthic.errors import CapacityError
+from benthic.sandbox.errors import HostUnreachable, NotSupported, SandboxDied, TrajectoryHeld
 from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.placement import place
 from benthic.sandbox.fleet.sandbox_rows import SandboxRow
@@ -16,40 +19,54 @@ _log = logging.getLogger(__name__)
 
 
 async def rebuild(gateway: Gateway, row: SandboxRow) -> str:
-    """Makes a sandbox again, or gives it up.
+    """Goes on with a sandbox elsewhere, or gives it up.
 
     Returns:
-        `exact`, `diverged` or `lost`.
-
-    Raises:
-        BenthicError: it could not be tried now; it can be later.
+        `exact`, `diverged`, `lost`, or `later` when nobody can do it now.
     """
-    shared = gateway.hosts.get(row.host).status.trajectories
-    others = {
-        entry.status.name
-        for entry in gateway.hosts.all()
-        if shared and entry.status.trajectories == shared and entry.status.name != row.host
-    }
-    if not others:
+    sharing = _sharing(gateway, row)
+    if not sharing - {row.host}:
         return _give_up(gateway, row, "lost", f"host {row.host} sends no heartbeats, and no other has its trajectories")
-    spec = row.spec
-    candidates = [host for host in gateway.hosts.candidates(spec) if host.name in others]
-    name = place(candidates, spec, frozenset(), gateway.rng)
-    gateway.hosts.promise(name, spec)
-    host = gateway.hosts.get(name).host
-    try:
-        found = await host.rebuild(row.id)
-    except (SandboxDied, OutcomeUnknown) as error:
-        return _give_up(gateway, row, "lost", f"host {row.host} was lost; {name} could not rebuild it: {error}")
-    if found.diverged_at is not None:
+    for name in _in_order(gateway, row, sharing):
+        host = gateway.hosts.get(name).host
+        try:
+            found = await host.rebuild(row.id)
+        except (TrajectoryHeld, CapacityError, HostUnreachable, NotSupported) as error:
+            _log.warning("sandbox %s cannot go on on %s: %s", row.id, name, error)
+            continue
+        except SandboxDied as error:
+            return _give_up(gateway, row, "lost", f"host {row.host} was lost; {name} says: {error}")
+        if found.diverged_at is None:
+            gateway.sandboxes.move(
+                row.id, name, f"host {row.host} was lost; on {name}, {found.num_run} calls ran again"
+            )
+            _log.warning("sandbox %s of lost host %s goes on on %s", row.id, row.host, name)
+            return "exact"
         await host.close(row.id)
         detail = f"host {row.host} was lost; on {name}, call {found.diverged_at} came to something else: {found.detail}"
         return _give_up(gateway, row, "diverged", detail)
-    gateway.sandboxes.move(
-        row.id, name, f"rebuilt on {name} after {row.host} was lost: {found.num_run} calls run again"
-    )
-    _log.warning("sandbox %s of lost host %s was rebuilt on %s", row.id, row.host, name)
-    return "exact"
+    return "later"
+
+
+def _sharing(gateway: Gateway, row: SandboxRow) -> set[str]:
+    shared = gateway.hosts.get(row.host).status.trajectories
+    return {entry.status.name for entry in gateway.hosts.all() if shared and entry.status.trajectories == shared}
+
+
+def _in_order(gateway: Gateway, row: SandboxRow, sharing: set[str]) -> list[str]:
+    """Its own host, if that is back, then the others as placement likes them."""
+    spec = row.spec
+    order = [] if gateway.hosts.get(row.host).is_lost else [row.host]
+    others = [host for host in gateway.hosts.candidates(spec) if host.name in sharing - {row.host}]
+    refused: frozenset[str] = frozenset()
+    while len(refused) < len(others):
+        try:
+            name = place(others, spec, refused, gateway.rng)
+        except (CapacityError, NotSupported):
+            break
+        order.append(name)
+        refused |= {name}
+    return order
 
 
 def _give_up(gateway: Gateway, row: SandboxRow, outcome: str, detail: str) -> str:

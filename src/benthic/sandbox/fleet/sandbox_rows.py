@@ -120,7 +120,9 @@ class SandboxRows:
     def is_left_behind(self, sandbox_id: str, host: str) -> bool:
         """Whether what that host has under this name is no longer wanted: it has ended, or lives elsewhere now."""
         row = next(self._select("id = ?", sandbox_id), None)
-        return row is not None and (row.state is State.DEAD or row.host != host)
+        if row is None or row.is_rebuilding:  # while it is, whoever has it may be the one that goes on
+            return False
+        return row.state is State.DEAD or row.host != host
 
     def add_snapshot(self, snapshot_id: str, project: str, host: str) -> None:
         """Whose it is, and which host has it."""

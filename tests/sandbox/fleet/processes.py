@@ -1,0 +1,86 @@
+"""The processes of a fleet as a test starts and kills them: `python -m tests.sandbox.fleet.processes WHAT ROOT ...`."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from benthic.sandbox.fleet.client import RemoteHost
+from benthic.sandbox.fleet.config import AgentConfig, GatewayConfig
+from benthic.sandbox.fleet.launch import fleet_token, run_agent, run_gateway
+from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.records import SandboxSpec
+from benthic.sandbox.wire import unpack_result
+from tests.sandbox.bare_driver import BareDriver
+
+COUNTER = "counter"
+SLOW_EVERY, READ_EVERY, BIG_EVERY = 7, 11, 13
+
+
+def gateway_url(root: Path) -> str:
+    return f"unix:{root}/gateway.sock"
+
+
+async def run_gateway_of(root: Path) -> None:
+    token = fleet_token(root / "token")
+    await run_gateway(
+        GatewayConfig(listen=gateway_url(root), state=root / "gateway.sqlite", token=token, lost_after_s=60.0)
+    )
+
+
+async def run_agent_of(root: Path, name: str) -> None:
+    state = root / name
+    config = AgentConfig(
+        listen=f"unix:{root}/{name}.sock",
+        name=name,
+        gateway=gateway_url(root),
+        token=fleet_token(root / "token"),
+        state_root=state,
+        heartbeat_s=0.2,
+        min_free_memory_bytes=0,
+    )
+    await run_agent(config, [BareDriver(state)])
+
+
+async def run_client(root: Path, key: str, num_calls: int) -> None:
+    """The program of a trajectory: each command adds its own line to a file, and says how many there are.
+
+    It keeps nothing: started again it makes the same calls, and what it is told goes to a new transcript.
+    """
+    transcript = root / f"{key}.{len(list(root.glob(f'{key}.*')))}"
+    with transcript.open("w", buffering=1) as said:
+        async with RemoteHost(gateway_url(root), token=fleet_token(root / "token"), patience_s=60.0) as host:
+            spec = SandboxSpec(kind="container", ttl_s=None, cwd=f"{root}/h1/work")
+            info = await host.create(spec, key=key)
+            said.write(f"sandbox {info.id}\n")
+            for seq in range(num_calls):
+                answer = await host.call(info.id, seq, request_of(root, seq))
+                said.write(f"{seq} {text_of(answer)}\n")
+
+
+def request_of(root: Path, seq: int) -> Request:
+    if seq % READ_EVERY == READ_EVERY - 1:
+        return Request(verb="read", arguments={"path": f"{root}/h1/work/{COUNTER}"})
+    slowly = "sleep 0.05; " if seq % SLOW_EVERY == 0 else ""
+    loudly = "; head -c 300000 /dev/zero | tr '\\0' x" if seq % BIG_EVERY == 0 else ""
+    shell = f"{slowly}echo {seq} >> {COUNTER}; wc -l < {COUNTER}{loudly}"
+    return Request(verb="exec", arguments={"shell": shell})
+
+
+def text_of(answer: Answer) -> str:
+    assert answer.error is None, answer
+    if not answer.value:
+        return f"read {len(answer.data)}"
+    result = unpack_result(answer.value, answer.data)
+    assert result.returncode == 0, result
+    return f"{result.stdout.split()[0].decode()} {len(result.stdout)}"
+
+
+if __name__ == "__main__":
+    what, root = sys.argv[1], Path(sys.argv[2])
+    match what:
+        case "gateway":
+            asyncio.run(run_gateway_of(root))
+        case "agent":
+            asyncio.run(run_agent_of(root, sys.argv[3]))
+        case "client":
+            asyncio.run(run_client(root, sys.argv[3], int(sys.argv[4])))
