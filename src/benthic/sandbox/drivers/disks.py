@@ -9,10 +9,10 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from uuid import uuid4
 
 from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.images import Store
+from benthic.sandbox.images.derived import derived
 from benthic.sandbox.records import Limits
 
 SPARE_BYTES = 8 << 20
@@ -32,13 +32,13 @@ def layer_disk(store: Store, digest: str) -> Path:
     packed = store.root / "layers" / layer.hex / "data.erofs"
     if packed.exists():
         return packed
-    made = store.root / "derived" / f"{layer.hex}.erofs"
-    if not made.exists():
-        draft = made.with_name(f".{uuid4().hex}")
-        tree = store.root / "layers" / layer.hex / "tree"
-        _run("mkfs.erofs", "--quiet", str(draft), str(tree), package="erofs-utils")
-        draft.replace(made)
-    return made
+    tree = store.root / "layers" / layer.hex / "tree"
+    return derived(
+        store,
+        "erofs disk 1",
+        [digest],
+        lambda path: _run("mkfs.erofs", "--quiet", str(path), str(tree), package="erofs-utils"),
+    )
 
 
 def make_upper(path: Path, limits: Limits) -> None:

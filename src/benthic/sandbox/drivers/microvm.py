@@ -8,6 +8,7 @@ from benthic.sandbox.images import Store
 
 MICROVM = Board(
     kind="microvm",
+    name="qemu-microvm",
     machine="microvm,acpi=on,rtc=on,isa-serial=on,x-option-roms=off,auto-kernel-cmdline=off,usb=off,pcie=off",
     bus="device",
     max_disks=22,

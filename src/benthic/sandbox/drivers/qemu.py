@@ -5,7 +5,6 @@ its state loaded, and init answers a moment later, with randomness and a clock o
 """
 
 import asyncio
-import hashlib
 import os
 import secrets
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benthic.errors import SandboxError
-from benthic.sandbox.boot import find_kernel, initramfs
+from benthic.sandbox.boot import find_kernel
 from benthic.sandbox.drivers.accelerator import Accelerator, choose_accelerator
 from benthic.sandbox.drivers.disks import copy_sparse, layer_disk
 from benthic.sandbox.drivers.qemu_command import PROGRAM, Board, Hardware
@@ -31,6 +30,8 @@ from benthic.sandbox.drivers.templates import EMPTY, MEMORY, STATE, UPPER, Templ
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, build_init
 from benthic.sandbox.images import Store, ensure_tiny
+from benthic.sandbox.images.derived import derived
+from benthic.sandbox.images.initramfs import BootFile, write_initramfs
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
 from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
@@ -46,13 +47,12 @@ PROBE_LIMITS = Limits(memory_bytes=128 * MIB, disk_bytes=32 * MIB, num_files=100
 class QemuDriver:
     """See `driver.Driver`. Root gives each machine a control group and a host uid; others run it as themselves."""
 
-    name = "qemu"
-
     def __init__(self, board: Board, state_root: Path, store: Store) -> None:
         self.kind: Kind = board.kind
+        self.name = board.name
         self._board, self._root, self._store = board, state_root, store
         self._tag = root_tag(state_root)
-        self._templates = Templates(store.root / "derived" / "machines", self._tag)
+        self._templates = Templates(store, self._tag)
         self._has_root = os.geteuid() == 0
 
     async def probe(self) -> ProbeResult:
@@ -115,7 +115,6 @@ class QemuDriver:
                 gone.append(f"virtual machine {name} (pid {process.pid})")
         if self._has_root:
             gone += [f"host uid {uid}" for uid in UidPool().sweep(self._root)]
-        self._templates.sweep()
         return gone
 
     async def _accelerator(self) -> Accelerator:
@@ -138,7 +137,7 @@ class QemuDriver:
                 most = self._board.max_disks - 1
                 raise StartFailed(f"{len(layers)} layers are more than the {most} disks of a {self.kind}; merge some")
             kernel = find_kernel()
-            archive = _archive(self._store.root / "derived", kernel.chosen(self._board.modules))
+            archive = _archive(self._store, kernel.chosen(self._board.modules))
             hardware = Hardware(
                 board=self._board,
                 accelerator=accelerator,
@@ -160,14 +159,17 @@ class QemuDriver:
         if snapshot is None:
             made_of = (
                 hardware.kernel,
-                hardware.initramfs.name,
+                hardware.initramfs.parent.name,
                 limits.disk_bytes,
                 limits.num_files,
                 limits.num_processes,
             )
-            return await self._templates.ready(template_key(_build(), shape, made_of), hardware, limits)
+            key = template_key(_build(), shape, made_of)
+            return await self._templates.ready(key, hardware, limits, shape["layers"])
         saved = await asyncio.to_thread(read_snapshot, self._store, snapshot, shape)
-        return await self._templates.ready(template_key(_build(), shape, snapshot.layers), hardware, limits, saved)
+        digests = (*shape["layers"], *snapshot.layers)
+        key = template_key(_build(), shape, snapshot.layers)
+        return await self._templates.ready(key, hardware, limits, digests, saved)
 
     async def _clone(
         self, spec: SandboxSpec, home: Path, hardware: Hardware, shape: dict[str, Any], template: Path
@@ -187,7 +189,9 @@ class QemuDriver:
         files |= {f"layer{index}": path for index, path in enumerate(hardware.layers)}
         if base is not None:
             files["base"] = base
-        process = start_qemu(hardware, home, files, Launch(group=group, uid=uid), tag=self._tag, is_clone=True)
+        process = start_qemu(
+            hardware, home, files, Launch(group=group, uid=uid), name=f"{self._tag}-{home.name}", is_clone=True
+        )
         known = identity(process, home)
         state.record(pid=known.pid, start_ticks=known.start_ticks)
         await _wake(home, template)
@@ -243,15 +247,13 @@ def _shape(hardware: Hardware, digests: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _archive(folder: Path, modules: Sequence[Path]) -> Path:
-    """The initramfs as a file, named by its content."""
-    data = initramfs(build_init(), modules)
-    path = folder / f"{hashlib.sha256(data).hexdigest()[:16]}.cpio"
-    if not path.exists():
-        draft = path.with_name(f".{secrets.token_hex(8)}")
-        draft.write_bytes(data)
-        draft.replace(path)
-    return path
+def _archive(store: Store, modules: Sequence[Path]) -> Path:
+    """The first file system of a machine: init, and its modules in loading order."""
+    init = build_init()
+    files = {"init": BootFile(init)}
+    files |= {f"modules/{index:02d}.ko": BootFile(path, 0o600) for index, path in enumerate(modules)}
+    recipe = " ".join(["boot archive 1", init.name, *map(str, modules)])
+    return derived(store, recipe, [], lambda path: write_initramfs(store, [], path, files))
 
 
 def _build() -> str:

@@ -27,6 +27,8 @@ class Board:
     """One shape of machine."""
 
     kind: Kind
+    name: str
+    """Of the driver."""
     machine: str
     bus: Literal["device", "pci"]
     """How virtio devices are attached: memory-mapped, or PCI."""

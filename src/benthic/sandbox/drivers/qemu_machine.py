@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import re
-import shutil
 from asyncio import StreamReader, StreamWriter
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,24 +64,13 @@ class QemuMachine:
 
     async def snapshot(self, name: str) -> SnapshotRef:
         """Memory and disk, as two files and a record of the machine that they fit; it stands still for that long."""
-        draft = self._store.root / "incoming" / uuid4().hex
-        draft.mkdir(mode=0o700)
-        try:
-            async with qmp(self.home / CONTROL) as control:
-                was_running = (await control.execute("query-status"))["running"]
-                await control.execute("stop")
-                try:
-                    await control.ignore_shared_memory(False)
-                    await control.migrate_to(draft / MEMORY)
-                    await asyncio.to_thread(self._copy_disk, draft / UPPER)
-                finally:
-                    if was_running:
-                        await control.execute("cont")
+        with self._store.incoming() as draft:
+            try:
+                async with qmp(self.home / CONTROL) as control:
+                    await self._write(control, draft)
+            except (OSError, QmpError) as error:
+                raise SandboxError(f"sandbox {self.home.name} cannot be kept as a snapshot: {error}") from None
             return await asyncio.to_thread(self._kept, draft, name)
-        except (OSError, QmpError) as error:
-            raise SandboxError(f"sandbox {self.home.name} cannot be kept as a snapshot: {error}") from None
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     async def usage(self) -> Usage:
         """Of QEMU as a whole; empty where there are no control groups."""
@@ -123,6 +111,17 @@ class QemuMachine:
                 await control.execute(command)
         except (OSError, QmpError) as error:
             raise SandboxError(f"the virtual machine of sandbox {self.home.name} does not obey: {error}") from None
+
+    async def _write(self, control: Qmp, draft: Path) -> None:
+        was_running = (await control.execute("query-status"))["running"]
+        await control.execute("stop")
+        try:
+            await control.ignore_shared_memory(False)
+            await control.migrate_to(draft / MEMORY)
+            await asyncio.to_thread(self._copy_disk, draft / UPPER)
+        finally:
+            if was_running:
+                await control.execute("cont")
 
     def _copy_disk(self, target: Path) -> None:
         if self._resources.base is None:

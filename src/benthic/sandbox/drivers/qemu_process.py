@@ -24,7 +24,7 @@ def start_qemu(
     files: dict[str, Path],
     launch: Launch,
     *,
-    tag: str,
+    name: str,
     is_template: bool = False,
     is_clone: bool = False,
 ) -> subprocess.Popen[bytes]:
@@ -32,7 +32,7 @@ def start_qemu(
 
     Args:
         files: by the names that `command_line` wants, beside the sockets.
-        tag: of the state root, for `running`.
+        name: the state root's tag, a hyphen, and a name, for `running`.
 
     Raises:
         StartFailed: the program is not here, or a file of its cannot be opened.
@@ -44,9 +44,7 @@ def start_qemu(
             descriptors.numbers[name] = stack.enter_context(listening(home / file)).fileno()
         for name, path in files.items():
             descriptors.numbers[name] = stack.enter_context(_opened(path, is_written=name in _WRITTEN))
-        argv = command_line(
-            hardware, descriptors, name=f"{_NAME}{tag}-{home.name}", is_template=is_template, is_clone=is_clone
-        )
+        argv = command_line(hardware, descriptors, name=f"{_NAME}{name}", is_template=is_template, is_clone=is_clone)
         log = stack.enter_context((home / LOG).open("wb"))
         try:
             return subprocess.Popen(

@@ -1,9 +1,9 @@
 """Booted machines, kept as files, from which sandboxes are cloned.
 
-    machines/<key>/memory    the guest's memory; clones map it privately, so they share what they do not write
-                   state     its processor and devices
-                   upper     the disk that it writes; empty.qcow2 is where a clone's changes go, if it is a qcow2
-                   whole     written last
+    derived/<key>/memory        the guest's memory; clones map it privately, so they share what they do not write
+                  state         its processor and devices
+                  upper         the disk that it writes; empty.qcow2 is where a clone's changes go, if it is a qcow2
+                  layers.json   what it stands on, for the store's collection
 
 A template is made by booting, or from a snapshot, when the first sandbox asks for it; then it never changes. The key
 is a hash of everything that the files depend on. It is a cache: whoever removes a folder costs the next start a boot.
@@ -12,9 +12,9 @@ is a hash of everything that the files depend on. It is a cache: whoever removes
 import asyncio
 import fcntl
 import hashlib
+import json
 import os
-import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -28,13 +28,15 @@ from benthic.sandbox.drivers.qemu_process import CONTROL, PORT, connect_port, la
 from benthic.sandbox.drivers.qmp import QmpError, qmp
 from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest
+from benthic.sandbox.images import Store
+from benthic.sandbox.images.derived import LAYERS
 from benthic.sandbox.linux import Launch
 from benthic.sandbox.records import Limits
 
 BOOT_S = 30.0
 NUM_TRIES = 3
-_DRAFT = "template-"
-MEMORY, STATE, UPPER, EMPTY, WHOLE = "memory", "state", "upper", "empty.qcow2", "whole"
+_MAKER = "template-"
+MEMORY, STATE, UPPER, EMPTY = "memory", "state", "upper", "empty.qcow2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,43 +50,40 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Templates:
-    """The templates of one host, in `folder`."""
+    """The templates of one store."""
 
-    folder: Path
+    store: Store
     tag: str
     """Marks the processes of this state root."""
 
-    async def ready(self, key: str, hardware: Hardware, limits: Limits, saved: Saved | None = None) -> Path:
+    async def ready(
+        self, key: str, hardware: Hardware, limits: Limits, digests: Sequence[str], saved: Saved | None = None
+    ) -> Path:
         """The folder of a template, made if it is not there. Concurrent callers wait for one maker.
+
+        Args:
+            digests: layers and, of a snapshot, its files; the caller holds them.
 
         Raises:
             StartFailed: it does not boot; nothing is left of the attempts.
         """
-        folder = self.folder / key
-        if (folder / WHOLE).exists():
-            return folder
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        async with self._alone(key):
-            if not (folder / WHOLE).exists():
-                await self._make(folder, hardware, limits, saved)
+        folder = self.store.root / "derived" / key
+        if not folder.exists():
+            async with self._alone(key):
+                if not folder.exists():
+                    await self._make(folder, hardware, limits, digests, saved)
         return folder
 
     @staticmethod
     def is_being_made(name: str) -> bool:
         """Whether this is the name of a template's machine whose maker lives."""
-        pid = name.removeprefix(_DRAFT).partition("-")[0]
-        return name.startswith(_DRAFT) and pid.isdecimal() and Path(f"/proc/{pid}").exists()
+        pid = name.removeprefix(_MAKER).partition("-")[0]
+        return name.startswith(_MAKER) and pid.isdecimal() and Path(f"/proc/{pid}").exists()
 
-    def sweep(self) -> None:
-        """Removes what makers that are gone have left."""
-        for draft in self.folder.glob(f"{_DRAFT}*"):
-            if not self.is_being_made(draft.name):
-                shutil.rmtree(draft, ignore_errors=True)
-
-    async def _make(self, folder: Path, hardware: Hardware, limits: Limits, saved: Saved | None) -> None:
-        draft = self.folder / f"{_DRAFT}{os.getpid()}-{uuid4().hex[:12]}"
-        draft.mkdir(mode=0o700)
-        try:
+    async def _make(
+        self, folder: Path, hardware: Hardware, limits: Limits, digests: Sequence[str], saved: Saved | None
+    ) -> None:
+        with self.store.incoming() as draft:
             await asyncio.to_thread(_prepare, draft, hardware, limits, saved)
             if saved is None:
                 await self._boot(draft, hardware)
@@ -92,11 +91,8 @@ class Templates:
                 await _load_and_save(draft, hardware, saved, self.tag)
             for name in (PORT, CONTROL):
                 (draft / name).unlink(missing_ok=True)
-            (draft / WHOLE).touch()
-            shutil.rmtree(folder, ignore_errors=True)
+            (draft / LAYERS).write_text(json.dumps(list(digests)))
             draft.rename(folder)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
 
     async def _boot(self, draft: Path, hardware: Hardware) -> None:
         """Boots until init answers, again if a boot hangs, and saves the machine."""
@@ -116,7 +112,9 @@ class Templates:
     @asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[None]:
         """Among all coroutines and processes of the host that make this template."""
-        handle = os.open(self.folder / f".lock-{key}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        locks = self.store.root / "locks"
+        locks.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
             yield
@@ -126,7 +124,7 @@ class Templates:
 
 def template_key(*parts: object) -> str:
     """A name for what a template depends on."""
-    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()
 
 
 async def save(home: Path) -> None:
@@ -145,7 +143,8 @@ async def _running(draft: Path, hardware: Hardware, tag: str, *, is_clone: bool 
     files |= {"kernel": hardware.kernel, "initramfs": hardware.initramfs}
     if hardware.board.disk_format == "qcow2":
         files["base"] = draft / EMPTY  # never read: the template's own disk stands alone
-    process = start_qemu(hardware, draft, files, Launch(), tag=tag, is_template=True, is_clone=is_clone)
+    name = f"{tag}-{_MAKER}{os.getpid()}-{uuid4().hex[:8]}"
+    process = start_qemu(hardware, draft, files, Launch(), name=name, is_template=True, is_clone=is_clone)
     try:
         yield draft
     finally:

@@ -8,6 +8,7 @@ from benthic.sandbox.images import Store
 
 VM = Board(
     kind="vm",
+    name="qemu",
     machine="q35,usb=off,vmport=off,smm=off,sata=off,i8042=off",
     bus="pci",
     max_disks=24,

@@ -111,6 +111,7 @@ static void mount_layers(int num_layers, char *lower, size_t size) {
         errno = EINVAL;
         fail("layers=%d", num_layers);
     }
+    if (mkdir("/layers", 0755) && errno != EEXIST) fail("mkdir /layers");
     lower[0] = 0;
     for (int index = num_layers - 1; index >= 0; index--) {
         char serial[16], target[32];
