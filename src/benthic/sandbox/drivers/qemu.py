@@ -189,9 +189,8 @@ class QemuDriver:
         files |= {f"layer{index}": path for index, path in enumerate(hardware.layers)}
         if base is not None:
             files["base"] = base
-        process = start_qemu(
-            hardware, home, files, Launch(group=group, uid=uid), name=f"{self._tag}-{home.name}", is_clone=True
-        )
+        launch, name = Launch(group=group, uid=uid), f"{self._tag}-{home.name}"
+        process = start_qemu(hardware, home, files, launch, name=name, is_clone=True)
         known = identity(process, home)
         state.record(pid=known.pid, start_ticks=known.start_ticks)
         await _wake(home, template)

@@ -121,10 +121,12 @@ static bool take_number(struct parser *parser, int64_t *number)
     uint64_t sum = 0;
     int digits = 0;
     for (; parser->at < parser->end && *parser->at >= '0' && *parser->at <= '9'; parser->at++) {
-        if (++digits > 18)
+        if (++digits > 19) /* which fit; a time in nanoseconds has that many */
             return false;
         sum = 10 * sum + (*parser->at - '0');
     }
+    if (sum > INT64_MAX)
+        return false;
     *number = is_negative ? -(int64_t)sum : (int64_t)sum;
     return digits > 0;
 }
