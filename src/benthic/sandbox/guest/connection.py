@@ -94,6 +94,7 @@ class Connection:
         self._pending: dict[int, tuple[Frame, asyncio.Future[Frame]]] = {}
         self._readers: dict[str, OutputReader] = {}
         self._writer: asyncio.StreamWriter | None = None
+        self._wanted = asyncio.Event()
         self._key = 0
         self._nonsense, self._deadline_s = 0, 0.0
         self._lost: GuestLost | None = None
@@ -132,7 +133,9 @@ class Connection:
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (frame, future)
         future.add_done_callback(lambda _: self._pending.pop(request_id, None))
+        future.add_done_callback(_mark_seen)
         self._send(frame)
+        self._wanted.set()
         return future
 
     def read_output(self, job: str, stdout: int, stderr: int) -> OutputReader:
@@ -143,6 +146,7 @@ class Connection:
             older.end()
         reader = self._readers[job] = OutputReader(job, [stdout, stderr])
         self._send(reader.follow(is_fresh=True))
+        self._wanted.set()
         return reader
 
     def allow_more(self, reader: OutputReader) -> None:
@@ -154,7 +158,8 @@ class Connection:
         """The command need not wait for this reader any more."""
         if self._readers.get(reader.job) is reader:
             del self._readers[reader.job]
-            self._send(Frame({"op": "unfollow", "job": reader.job, "id": 0}))
+            if self._lost is None:
+                self.post("unfollow", job=reader.job)
 
     def _send(self, frame: Frame) -> None:
         if self._writer is not None:
@@ -166,8 +171,15 @@ class Connection:
                 self._deadline_s = asyncio.get_running_loop().time() + self._timeout_s
                 while not await self._session():
                     await asyncio.sleep(PAUSE_S)
+                await self._has_questions()
         except GuestLost as error:
             self._lose(error)
+
+    async def _has_questions(self) -> None:
+        """Returns once there is a reason to connect again: a newer client may be at work."""
+        if not self._pending and not self._readers:
+            self._wanted.clear()
+            await self._wanted.wait()
 
     async def _session(self) -> bool:
         """From a new stream to its end; whether init greeted. Raises GuestLost when there is no hope of another one."""
@@ -243,12 +255,20 @@ class Connection:
             self._greeted.set_result(hello)
 
     def _resume(self) -> None:
-        """Asks again what was not answered, and lets every reader go on."""
-        for _, (frame, _) in sorted(self._pending.items()):
-            self._send(frame)
+        """Asks again what was not answered, and lets every reader go on.
+
+        Readers come after the jobs they read and before whoever waits for an end: that is answered after the output.
+        """
+        unanswered = [frame for _, (frame, _) in sorted(self._pending.items())]
+        for frame in unanswered:
+            if frame.header["op"] == "start":
+                self._send(frame)
         for reader in self._readers.values():
             reader.restart()
             self._send(reader.follow(is_fresh=True))
+        for frame in unanswered:
+            if frame.header["op"] != "start":
+                self._send(frame)
 
     async def _read(self, reader: asyncio.StreamReader, decoder: FrameDecoder) -> None:
         while True:
@@ -285,6 +305,12 @@ class Connection:
         for reader in self._readers.values():
             reader.end(error)
         self._readers.clear()
+
+
+def _mark_seen(future: asyncio.Future[Frame]) -> None:
+    """Not every answer has somebody left who waits for it."""
+    if not future.cancelled():
+        future.exception()
 
 
 def _answer(future: asyncio.Future[Frame], frame: Frame) -> None:

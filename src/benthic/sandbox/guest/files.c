@@ -38,7 +38,7 @@ void file_failed(int error, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     remove_half_made(0);
-    report_failure(failure_channel, text, error);
+    send_report(failure_channel, CHILD_FAILED, text, error);
     _exit(1);
 }
 

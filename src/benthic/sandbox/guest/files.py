@@ -7,7 +7,8 @@ import asyncio
 import json
 import os
 import secrets
-from collections.abc import AsyncIterable, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from benthic.sandbox.errors import GuestLost, PathError
@@ -52,10 +53,11 @@ class Files:
         allowed = max_bytes if limit is None else min(limit, max_bytes)
         asked = allowed + (limit is None or limit > max_bytes)  # one more shows that there is more
         content = bytearray()
-        async for piece in self._stream(path, ["read", path, str(offset), str(asked)], user):
-            content += piece
-            if len(content) > allowed:
-                raise PathError(path, f"has more than the {max_bytes} bytes that may be read at once")
+        async with aclosing(self._stream(path, ["read", path, str(offset), str(asked)], user)) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) > allowed:
+                    raise PathError(path, f"has more than the {max_bytes} bytes that may be read at once")
         return bytes(content)
 
     async def write(
@@ -129,11 +131,13 @@ class Files:
         The archive is a guest's word: whoever unpacks it on a host must not trust its names.
         """
         most_bytes, seen_bytes = max_bytes + max_files * HEADERS_BYTES + MIB, 0
-        async for piece in self._stream(path, ["pack", path, str(max_bytes), str(max_files)], user):
-            seen_bytes += len(piece)
-            if seen_bytes > most_bytes:
-                raise GuestLost(f"init sends more of an archive than the {max_bytes} bytes that were allowed")
-            yield piece
+        argv = ["pack", path, str(max_bytes), str(max_files)]
+        async with aclosing(self._stream(path, argv, user)) as pieces:
+            async for piece in pieces:
+                seen_bytes += len(piece)
+                if seen_bytes > most_bytes:
+                    raise GuestLost(f"init sends more of an archive than the {max_bytes} bytes that were allowed")
+                yield piece
 
     def _start(
         self, argv: Sequence[str], data: bytes, user: str | None, job: str, **fields: Any
@@ -180,14 +184,15 @@ class Files:
                     await self._jobs.feed(job, piece[skipped_bytes:])
         await self._jobs.feed(job, None)
 
-    async def _stream(self, path: str, argv: Sequence[str], user: str | None) -> AsyncIterator[bytes]:
+    async def _stream(self, path: str, argv: Sequence[str], user: str | None) -> AsyncGenerator[bytes, None]:
         """A call that gives output and changes nothing."""
         job = passing_id()
         try:
             self._start(argv, b"", user, job, holds_output=True)
             asked = self._jobs.ask_end(job)
-            async for chunk in self._jobs.output(job):
-                yield chunk.data
+            async with aclosing(self._jobs.output(job)) as chunks:
+                async for chunk in chunks:
+                    yield chunk.data
             _check_end(path, await self._jobs.end(asked, None))
         finally:
             await self._jobs.forget(job)

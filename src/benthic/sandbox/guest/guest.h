@@ -134,7 +134,7 @@ struct program {
 
 /* ---- the channel between init and a child: packets ---- */
 
-enum { CHILD_FAILED = 1, CHILD_EXITED };
+enum { CHILD_FAILED = 1, CHILD_EXITED, CHILD_HAS_TERMINAL };
 
 struct report {
     int32_t kind;
@@ -148,7 +148,7 @@ struct order {
     int32_t signal; /* 0: end everything, and then yourself */
 };
 
-void report_failure(int control, const char *text, int error);
+void send_report(int control, int kind, const char *text, int error);
 void monitor_main(const struct setup *setup, const struct program *program) __attribute__((noreturn));
 void become_user(const struct setup *setup, const struct program *program); /* all but chdir and seccomp; ends on failure */
 void run_program(const struct setup *setup, const struct program *program) __attribute__((noreturn));
@@ -192,7 +192,7 @@ struct job {
     int input;            /* -1: closed */
     struct bytes unwritten;
     int64_t fed;
-    bool input_ends;
+    bool input_ends, is_input_held; /* held until the child has its terminal: keys typed before would be lost */
     int64_t feed_id;      /* request to answer once there is room again; 0: none */
     int64_t *waiting;     /* requests to answer at the end */
     int num_waiting;

@@ -15,7 +15,7 @@ needs the truth (memory, death) asks the driver.
 
 import asyncio
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from pathlib import Path
 
@@ -153,7 +153,7 @@ class Guest:
         """
         return await self._result(job, await self._jobs.end(self._jobs.ask_end(job), limit_s))
 
-    def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncIterator[Chunk]:
+    def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncGenerator[Chunk, None]:
         """A job's output from these offsets, then as it comes, until it ends.
 
         While somebody reads, a command that prints faster waits. What was dropped before is skipped. One reader a job:

@@ -178,7 +178,7 @@ static void list_fds(struct init *init, struct polled *polled, int signals)
     add_fd(polled, init->now_ms < init->retry_ms ? -1 : init->connection, POLLIN | (init->out.len ? POLLOUT : 0), NULL);
     for (struct job *job = init->jobs; job; job = job->next) {
         add_fd(polled, job->control, POLLIN, job);
-        add_fd(polled, job->input, job->unwritten.len ? POLLOUT : 0, job);
+        add_fd(polled, job->input, job->unwritten.len && !job->is_input_held ? POLLOUT : 0, job);
         for (int i = 0; i < 2; i++)
             add_fd(polled, job->out[i].fd, job_may_read(job, i) ? POLLIN : 0, job);
     }

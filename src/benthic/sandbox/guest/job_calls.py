@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from benthic.sandbox.errors import GuestLost
@@ -60,7 +60,7 @@ class JobCalls:
             kept += piece
         return bytes(kept)
 
-    async def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncIterator[Chunk]:
+    async def output(self, job: str, *, stdout: int = 0, stderr: int = 0) -> AsyncGenerator[Chunk, None]:
         """A job's output from these offsets, then as it comes, until it ends.
 
         While somebody reads, a command that prints faster waits. What was dropped before is skipped. One reader a job:

@@ -93,7 +93,7 @@ const char *job_start(struct job **jobs, const struct setup *setup, struct progr
 {
     job->control = job->input = job->out[0].fd = job->out[1].fd = -1;
     program->control = program->stdio[0] = program->stdio[1] = program->stdio[2] = -1;
-    job->is_terminal = program->rows > 0;
+    job->is_terminal = job->is_input_held = program->rows > 0;
     if (open_channels(job, program))
         job->pid = fork();
     else
@@ -147,6 +147,8 @@ void job_read(struct job *job, int number, int64_t now_ms)
 
 void job_write_input(struct job *job)
 {
+    if (job->is_input_held)
+        return;
     while (job->input >= 0 && job->unwritten.len) {
         ssize_t len = write(job->input, job->unwritten.data, job->unwritten.len);
         if (len < 0 && (errno == EAGAIN || errno == EINTR))
@@ -235,6 +237,11 @@ void job_hear(struct job *job, int64_t now_ms)
         return;
     }
     report.text[sizeof report.text - 1] = 0;
+    if (report.kind == CHILD_HAS_TERMINAL) {
+        job->is_input_held = false;
+        job_write_input(job);
+        return;
+    }
     if (report.kind == CHILD_FAILED) {
         job->report.error = report.error;
         memcpy(job->report.text, report.text, sizeof report.text);

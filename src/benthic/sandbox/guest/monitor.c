@@ -193,7 +193,7 @@ void monitor_main(const struct setup *setup, const struct program *program)
     if (!monitor.child)
         run_program(setup, program);
     if (monitor.child < 0) {
-        report_failure(program->control, "cannot make a process", errno);
+        send_report(program->control, CHILD_FAILED, "cannot make a process", errno);
         _exit(126);
     }
     for (int fd = 0; fd < 3; fd++)

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from benthic.sandbox.errors import GuestLost, PathError
@@ -35,9 +35,10 @@ async def forward(jobs: JobCalls, port: int, reader: asyncio.StreamReader, write
     asked = jobs.ask_end(job)
     sending = asyncio.create_task(_send(jobs, job, reader))
     try:
-        async for chunk in jobs.output(job):
-            writer.write(chunk.data)
-            await writer.drain()
+        async with aclosing(jobs.output(job)) as chunks:
+            async for chunk in chunks:
+                writer.write(chunk.data)
+                await writer.drain()
         end = await jobs.end(asked, None)
         if end.failure:
             raise PathError(f"port {port}", f"{end.failure}: {os.strerror(end.errno)}")

@@ -24,16 +24,16 @@
 
 extern char **environ;
 
-void report_failure(int control, const char *text, int error)
+void send_report(int control, int kind, const char *text, int error)
 {
-    struct report report = {.kind = CHILD_FAILED, .error = error};
+    struct report report = {.kind = kind, .error = error};
     snprintf(report.text, sizeof report.text, "%s", text);
     send(control, &report, sizeof report, MSG_NOSIGNAL);
 }
 
 static void fail(const struct program *program, const char *text)
 {
-    report_failure(program->control, text, errno);
+    send_report(program->control, CHILD_FAILED, text, errno);
     _exit(errno == ENOENT ? 127 : 126);
 }
 
@@ -149,6 +149,8 @@ static void set_stdio(const struct program *program)
     for (int fd = 0; fd < 3; fd++)
         if (dup2(program->stdio[fd], fd) < 0)
             fail(program, "cannot set up stdin, stdout and stderr");
+    if (program->rows)
+        send_report(program->control, CHILD_HAS_TERMINAL, "", 0);
     close_other_fds(program->control, -1);
 }
 
@@ -187,7 +189,7 @@ void run_program(const struct setup *setup, const struct program *program)
     if (chdir(program->cwd ? program->cwd : setup->cwd)) {
         char text[200];
         snprintf(text, sizeof text, "cannot enter the folder '%s'", program->cwd ? program->cwd : setup->cwd);
-        report_failure(program->control, text, errno);
+        send_report(program->control, CHILD_FAILED, text, errno);
         _exit(126); /* 127 would blame the program */
     }
     fcntl(program->control, F_SETFD, FD_CLOEXEC);
