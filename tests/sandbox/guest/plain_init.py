@@ -34,9 +34,11 @@ class PlainInit:
         )
         listener = listen_unix(self.folder / "socket")
         switch: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+        # A copy: another user cannot reach into this one's cache.
+        copy = shutil.copy(program or build_init(), self.folder / "init")
         with (self.folder / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(
-                [str(program or build_init()), "--listen-fd", str(listener.fileno())],
+                [str(copy), "--listen-fd", str(listener.fileno())],
                 pass_fds=[listener.fileno()],
                 env=env or {},
                 stdin=subprocess.DEVNULL,

@@ -274,10 +274,11 @@ class Connection:
         while True:
             while (frame := decoder.take()) is not None:
                 self._dispatch(frame)
-            data = await reader.read(1 << 18)
+            data = await reader.read(1 << 16)
             if not data:
                 return
             decoder.feed(data)
+            await asyncio.sleep(0)  # a flood must not keep everybody else from running
 
     def _dispatch(self, frame: Frame) -> None:
         header = frame.header

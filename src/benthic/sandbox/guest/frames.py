@@ -8,6 +8,7 @@ UTF-8: bytes that are not travel as surrogates in Python's strings.
 """
 
 import json
+import re
 import zlib
 from dataclasses import dataclass, field
 from struct import Struct
@@ -19,6 +20,10 @@ HEADER_MAX, BODY_MAX = 1 << 20, 1 << 20
 """What init takes, in bytes."""
 GUEST_HEADER_MAX, GUEST_BODY_MAX = 64 << 10, 256 << 10
 """What it may send, in bytes."""
+
+
+NUL = re.compile(rb"(?<!\\)(\\\\)*\\u0000")
+"""As JSON writes it: after an even number of backslashes, each pair of which is one backslash."""
 
 
 class FrameError(ValueError):
@@ -45,7 +50,7 @@ def encode_frame(frame: Frame, key: int) -> bytes:
             f"a call of {len(header)} bytes with {len(frame.body)} bytes of data is too large; "
             f"at most {HEADER_MAX} and {BODY_MAX} fit"
         )
-    if b"\\u0000" in header:
+    if NUL.search(header):
         raise FrameError("a string holds a NUL character, which no path, argument or variable may")
     prefix = PREFIX.pack(MAGIC, len(header), len(frame.body), 0, 0)[:12]
     payload_crc = zlib.crc32(frame.body, zlib.crc32(header, key))
