@@ -77,8 +77,13 @@ class Machine(Protocol):
 class Driver(Protocol):
     """One way to make sandboxes of a kind."""
 
-    kind: Kind
-    name: str
+    @property
+    def kind(self) -> Kind:
+        """What it makes."""
+
+    @property
+    def name(self) -> str:
+        """Its own among those of its kind."""
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""

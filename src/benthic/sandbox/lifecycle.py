@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from benthic.errors import BenthicError, SandboxError
-from benthic.sandbox.errors import GuestLost, SandboxDied, TrajectoryDiverged, TrajectoryHeld
+from benthic.sandbox.errors import GuestLost, SandboxDied, TrajectoryDiverged, TrajectoryHeld, UnknownSandbox
 from benthic.sandbox.folders import Folders, SandboxRecord, kernel_boot_id
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.host import Rebuilt
@@ -166,7 +166,7 @@ class Lifecycle:
         """A sandbox that lives here, taken over if it belongs to nobody; None if it is dead.
 
         Raises:
-            SandboxError: no such sandbox was ever made.
+            UnknownSandbox: no such sandbox was ever made.
             TrajectoryHeld: it belongs to another process.
         """
         sandbox = self.live.get(sandbox_id)
@@ -186,12 +186,12 @@ class Lifecycle:
         """What is known of a sandbox.
 
         Raises:
-            SandboxError: no such sandbox was ever made.
+            UnknownSandbox: no such sandbox was ever made.
         """
         sandbox = self.live.get(sandbox_id)
         record = sandbox.record if sandbox else self.folders.load(sandbox_id)
         if record is None:
-            raise SandboxError(f"there is no sandbox {sandbox_id} in {self.folders.root}; list those that there are")
+            raise UnknownSandbox(f"there is no sandbox {sandbox_id} in {self.folders.root}; list those that there are")
         return record
 
     async def _take(self, record: SandboxRecord) -> LiveSandbox | None:
@@ -202,7 +202,7 @@ class Lifecycle:
         log = await TrajectoryLog.open(self.folders.log(record.id), self.blobs, executor=self._executor)
         record = self.folders.load(record.id) or record  # its last owner may have changed it meanwhile
         home = self.folders.home(record.id)
-        driver = self.starter.named(record.driver)
+        driver = self.starter.named(record.spec.kind, record.driver)
         if driver is None:
             await log.close()
             raise SandboxError(f"sandbox {record.id} was made by {record.driver}, which this host does not have")

@@ -262,7 +262,7 @@ class LiveSandbox:
         """A unix socket on the host that leads to a TCP port inside, as long as the sandbox lives here."""
         if port not in self._ports:
             path.unlink(missing_ok=True)  # of an owner before this one
-            raise NotSupported("ports cannot be exposed yet")
+            self._ports[port] = await self.guest.serve_port(port, path)
         return path
 
     async def _run(self, seq: int, request: Request) -> Answer:

@@ -263,8 +263,8 @@ class Checkpoint(NamedTuple):
     sandbox_id: str
     last_seq: int
     """The last call whose answer is part of the rollout; -1 before the first."""
-    chain: str
-    """Digest, in hex, of the log up to that answer; empty when last_seq is -1."""
+    chain: str = ""
+    """Digest, in hex, of the log up to that answer; empty when last_seq is -1, or where no proof is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from benthic.sandbox.driver import Driver, Machine
 from benthic.sandbox.errors import GuestLost, NotSupported, StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.guest.records import JobSetup
-from benthic.sandbox.records import SandboxSpec, SnapshotRef
+from benthic.sandbox.records import Kind, SandboxSpec, SnapshotRef
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TRIES = 2
@@ -65,9 +65,9 @@ class Starter:
         self._budget_s = budget_s
         self._chosen: dict[str, Driver] = {}
 
-    def named(self, name: str) -> Driver | None:
-        """The driver of that name."""
-        return next((driver for driver in self.drivers if driver.name == name), None)
+    def named(self, kind: Kind, name: str) -> Driver | None:
+        """The driver of that kind and name."""
+        return next((driver for driver in self.drivers if (driver.kind, driver.name) == (kind, name)), None)
 
     async def choose(self, spec: SandboxSpec) -> Driver:
         """The driver that a spec asks for: by name, else the first of its kind that works.

@@ -138,7 +138,7 @@ class Trajectory:
         if checkpoint.last_seq >= self.next_seq or checkpoint.sandbox_id != self.head.sandbox_id:
             return False
         end = self._end_of(checkpoint.last_seq) if checkpoint.last_seq >= 0 else None
-        return (end.chain.hex() if end else "") == checkpoint.chain
+        return not checkpoint.chain or (end is not None and end.chain.hex() == checkpoint.chain)
 
     def _end_of(self, seq: int) -> Frame | None:
         place = self._places[seq]
