@@ -124,7 +124,8 @@ class BareDriver:
             shutil.copytree(self.root / "store" / snapshot.id, home / "work", symlinks=True)
         with listening(home / "init.sock") as listener:
             inner = ["/bin/sh", "-c", _ENTER, "sh", str(home / "work"), str(self.work), str(build_init())]
-            spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *(["-r"] if os.geteuid() else [])]
+            as_root = ["--map-root-user"] if os.geteuid() else []
+            spaces = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *as_root]
             command = [*spaces, *inner, str(listener.fileno())]
             if not os.geteuid():
                 self.group(home).create(Limits())
