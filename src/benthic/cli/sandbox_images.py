@@ -3,7 +3,7 @@
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -51,6 +51,21 @@ def export(
 
     store = _store(root)
     export_image(store, store.image(name), path, name=name)
+
+
+@image.command("disk")
+def disk(
+    name: Annotated[str, typer.Argument(help="An image of this machine.")],
+    path: Annotated[Path, typer.Argument(help="The disk to write: .qcow2, or anything else for a raw one.")],
+    size_mib: Annotated[int, typer.Option(help="Of the file system; what is not used takes no room.")] = 4096,
+    root: Root = STATE_ROOT,
+) -> None:
+    """Write an image as an ext4 disk for a virtual machine."""
+    from benthic.sandbox.images.disk import write_disk
+
+    store = _store(root)
+    form: Literal["raw", "qcow2"] = "qcow2" if path.suffix == ".qcow2" else "raw"
+    write_disk(store, store.image(name).layers, path, size_bytes=size_mib * MIB, format=form)
 
 
 @image.command("build")

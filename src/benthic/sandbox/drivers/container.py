@@ -27,7 +27,7 @@ from benthic.sandbox.drivers.scratch import USER_ID, Scratch
 from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, JobSetup, build_init
-from benthic.sandbox.images import TINY, Store, ensure_tiny
+from benthic.sandbox.images import TINY, Store, chosen_layers
 from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.linux import (
     Cgroup,
@@ -248,12 +248,8 @@ class ContainerDriver:
         return [version2.parent] if self._hierarchy.mode == "hybrid" and version2 and self.name == "crun" else []
 
     def _digests(self, spec: SandboxSpec, snapshot: SnapshotRef | None) -> list[str]:
-        if spec.image is None:
-            ensure_tiny(self.store)
-        digests = list(self.store.image(spec.image or TINY).layers)
-        for layer in spec.layers:
-            digests += [layer] if layer.startswith("sha256:") else self.store.image(layer).layers
-        return [*digests, *(snapshot.layers if snapshot else ())]
+        layers = chosen_layers(self.store, spec.image, spec.layers)
+        return [*layers, *(snapshot.layers if snapshot else ())]
 
     def _setup(self, spec: SandboxSpec) -> JobSetup:
         """Who commands are, and what each process may use."""

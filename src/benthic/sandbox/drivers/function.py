@@ -23,7 +23,7 @@ from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.drivers.zygote_client import NUM_CALLS, ZygoteClient
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, JobSetup, build_init
-from benthic.sandbox.images import Store
+from benthic.sandbox.images import Store, chosen_layers
 from benthic.sandbox.linux import (
     Cgroup,
     HomeState,
@@ -203,7 +203,7 @@ class FunctionDriver:
             if spec.layers:
                 raise NotSupported("layers need an image below them; name one, or take kind='container'")
             return ()
-        digests = [*self._store.image(spec.image).layers, *spec.layers]
+        digests = chosen_layers(self._store, spec.image, spec.layers)
         if len(digests) > 1 and not self._is_root:
             raise NotSupported(f"an image of {len(digests)} layers needs root; merge them into one")
         state.record(driver=self.name)

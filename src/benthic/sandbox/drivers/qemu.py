@@ -29,7 +29,7 @@ from benthic.sandbox.drivers.qmp import QmpError, qmp
 from benthic.sandbox.drivers.templates import EMPTY, MEMORY, STATE, UPPER, Templates, template_key
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, build_init
-from benthic.sandbox.images import Store, ensure_tiny
+from benthic.sandbox.images import Store, chosen_layers
 from benthic.sandbox.images.derived import derived
 from benthic.sandbox.images.initramfs import BootFile, write_initramfs
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
@@ -129,8 +129,7 @@ class QemuDriver:
         accelerator = await self._accelerator()
 
         def collect() -> tuple[Hardware, tuple[str, ...]]:
-            image = self._store.image(spec.image) if spec.image else ensure_tiny(self._store)
-            digests = (*image.layers, *spec.layers)
+            digests = chosen_layers(self._store, spec.image, spec.layers)
             self._store.hold(owner(home), (*digests, *(snapshot.layers if snapshot else ())))
             layers = tuple(layer_disk(self._store, digest) for digest in digests)
             if len(layers) + 1 > self._board.max_disks:

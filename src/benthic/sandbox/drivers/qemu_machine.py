@@ -140,6 +140,7 @@ class QemuMachine:
                 self._store.add_blob(path, _digest(path), source=source)
                 for path in (record, draft / MEMORY, draft / UPPER)
             ]
+            self._store.hold(f"snapshot-{name}", [blob.digest for blob in blobs])
         return SnapshotRef(
             id=uuid4().hex[:12],
             kind=self._kind,

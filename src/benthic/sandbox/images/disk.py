@@ -1,6 +1,6 @@
-"""Disks of virtual machines from layers: ext4 without mounting anything, and qcow2 over it.
+"""Disks from layers, for virtual machines that boot elsewhere: ext4, made without mounting anything, raw or as qcow2.
 
-A machine writes into a thin qcow2 overlay of its own; the base below is one file a host for every machine of an image.
+Sandboxes here need none: their guests mount the layers' EROFS files themselves.
 """
 
 import os
@@ -12,7 +12,6 @@ from typing import Literal
 
 from benthic.sandbox.errors import ImageError
 from benthic.sandbox.images.contents import open_stack, write_contents
-from benthic.sandbox.images.derived import derived
 from benthic.sandbox.images.entry import Entry, Listing
 from benthic.sandbox.images.store import Store
 from benthic.sandbox.images.writer import SET_ID, Policy, TreeWriter, remove_tree
@@ -20,20 +19,25 @@ from benthic.sandbox.images.writer import SET_ID, Policy, TreeWriter, remove_tre
 BLOCK_BYTES = 4096
 INODE_BYTES = 256
 FILESYSTEM_ID = "62656e74-6869-4363-8000-000000000000"
-DISK_RECIPE = "ext4 disk 1"
 
 
-def ensure_disk(store: Store, digests: Sequence[str], *, size_bytes: int, format: Literal["raw", "qcow2"]) -> Path:
-    """The base disk of an image in the store: read it only, and hold the layers.
+def write_disk(
+    store: Store, digests: Sequence[str], target: Path, *, size_bytes: int, format: Literal["raw", "qcow2"]
+) -> None:
+    """Writes layers, lowest first, as a disk with one ext4 file system and no partitions.
 
     Args:
-        size_bytes: what the file system offers, rounded up to whole blocks; unwritten parts take no room.
+        size_bytes: of the file system, rounded up to whole blocks; unwritten parts take no room.
 
     Raises:
         ImageError: the layers do not fit, or a program is missing; the message names its package.
     """
-    recipe = f"{DISK_RECIPE} {format} {size_bytes}"
-    return derived(store, recipe, digests, lambda path: _write_disk(store, digests, path, size_bytes, format))
+    if format == "raw":
+        return write_ext4(store, digests, target, size_bytes=size_bytes)
+    with tempfile.TemporaryDirectory(prefix=".disk-", dir=target.parent) as scratch:
+        raw = Path(scratch, "raw")
+        write_ext4(store, digests, raw, size_bytes=size_bytes)
+        _run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(target)], package="qemu-utils")
 
 
 def write_ext4(store: Store, digests: Sequence[str], target: Path, *, size_bytes: int) -> None:
@@ -56,29 +60,6 @@ def write_ext4(store: Store, digests: Sequence[str], target: Path, *, size_bytes
         )
         remove_tree(tree)
         _mend_inodes(target, entries, Path(scratch))
-
-
-def write_overlay(base: Path, target: Path, *, size_bytes: int | None = None) -> None:
-    """A qcow2 disk that shows another qcow2 disk and takes all writes; made in milliseconds, empty.
-
-    Args:
-        base: kept as an absolute path; it must not change afterwards.
-        size_bytes: the disk's size, at least the base's; None takes that.
-    """
-    size = [] if size_bytes is None else [str(size_bytes)]
-    command = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", "qcow2", "-b", str(base.absolute()), str(target), *size]
-    _run(command, package="qemu-utils")
-
-
-def _write_disk(
-    store: Store, digests: Sequence[str], target: Path, size_bytes: int, format: Literal["raw", "qcow2"]
-) -> None:
-    if format == "raw":
-        return write_ext4(store, digests, target, size_bytes=size_bytes)
-    raw = target.with_name("raw")
-    write_ext4(store, digests, raw, size_bytes=size_bytes)
-    _run(["qemu-img", "convert", "-f", "raw", "-O", "qcow2", str(raw), str(target)], package="qemu-utils")
-    raw.unlink()
 
 
 def _mend_inodes(disk: Path, entries: Listing, scratch: Path) -> None:
