@@ -365,6 +365,18 @@ def test_a_killed_monitor_takes_its_command_along(init: PlainInit) -> None:
     init.play(story)
 
 
+@needs_root
+def test_a_stopped_monitor_does_not_keep_its_command_alive(init: PlainInit) -> None:
+    async def story(guest: Guest) -> None:
+        stop = "setsid sleep 60 & echo $!; kill -STOP $PPID; sleep 60"
+        result = await guest.run("a", shell(stop, user="root", timeout_s=0.5))
+        assert result.reason is Reason.TIMEOUT
+        await until(lambda: not is_alive(int(result.stdout)))
+        assert (await guest.run("b", shell("echo on"))).stdout == b"on\n"
+
+    init.play(story)
+
+
 def test_when_init_is_killed_its_commands_go_too(init: PlainInit) -> None:
     async def story(guest: Guest) -> None:
         await guest.start("a", shell("setsid sleep 60 & echo $!; sleep 60"))

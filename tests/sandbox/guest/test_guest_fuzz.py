@@ -7,6 +7,7 @@ import asyncio
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,18 @@ ARGVS = (
     ["x" * 5000],
 )
 NUMBERS = ("stdout", "stderr", "window", "start", "stream", "offset", "signal", "rows", "is_fresh", "quiet_ms")
-FILE_CALLS = ("read", "write", "stat", "list", "remove", "make_folder", "pack", "unpack", "connect", "nothing")
+FILE_CALLS = {
+    "read": 3,
+    "write": 4,
+    "stat": 1,
+    "list": 2,
+    "remove": 2,
+    "make_folder": 2,
+    "pack": 3,
+    "unpack": 3,
+    "x": 2,
+}
+"""With how many arguments."""
 
 
 @pytest.fixture
@@ -93,14 +105,15 @@ class Fuzzer:
     def argv(self, is_file_call: bool) -> list[Any]:
         if not is_file_call:
             return self.random.choice(ARGVS)
-        name = self.random.choice(FILE_CALLS)
+        name = self.random.choice((*FILE_CALLS, "connect"))
         first = str(self.random.choice((1, 22, -5, 70_000))) if name == "connect" else self.path()
         rest = [str(self.random.choice((-1, 0, 1, 9, 1 << 20, "atomic", "replace", "x"))) for _ in range(4)]
-        return [name, first, *rest[: self.random.randrange(5)]]
+        num_rest = FILE_CALLS.get(name, 1) - 1 if self.random.random() < 0.8 else self.random.randrange(5)
+        return [name, first, *rest[:num_rest]]
 
     def fields(self, op: str) -> dict[str, Any]:
         chance = self.random.random
-        fields: dict[str, Any] = {"op": op, "id": self.next_id, "job": f"j{self.random.randrange(12)}"}
+        fields: dict[str, Any] = {"op": op, "id": self.next_id, "job": f"j{self.random.randrange(8)}"}
         self.next_id += 1
         if op == "hello":
             fields |= {"nonce": f"{self.random.random()}", "client": self.random.choice(("a", "b", "c" * 99))}
@@ -134,8 +147,7 @@ class Fuzzer:
             del fields[self.random.choice(sorted(fields))]
         return fields
 
-    def frame(self, op: str | None = None) -> bytes:
-        op = op or self.random.choice(OPS)
+    def frame(self, op: str) -> bytes:
         fields = self.fields(op)
         body = self.random.randbytes(self.random.choice((0, 0, 1, 512, 70_000))) if op in ("start", "feed") else b""
         stream = encode_frame(Frame(fields, body), 0 if op == "hello" else self.key)
@@ -156,36 +168,60 @@ class Fuzzer:
                 return stream[:place] + bytes([stream[place] ^ 1 << self.random.randrange(8)]) + stream[place + 1 :]
 
 
-async def visit(init: PlainInit, fuzzer: Fuzzer) -> None:
-    """One connection with some calls, left at a moment of no importance. What init says in between must be frames."""
+class Listener:
+    """Takes what init says; between one greeting and the next it must be whole frames."""
+
+    def __init__(self) -> None:
+        self.decoder: FrameDecoder | None = FrameDecoder()
+        self.kinds: Counter[str] = Counter()
+
+    def hear(self, data: bytes, num_greetings: int) -> None:
+        if self.decoder is None:
+            return
+        self.decoder.feed(data)
+        try:
+            while (frame := self.decoder.take()) is not None:
+                self.kinds[next(iter(frame.header), "")] += 1
+                if "hello" in frame.header:
+                    self.decoder.is_greeted, self.decoder.key = True, key_of(frame.header["hello"])
+        except FrameError:
+            assert num_greetings > 1, "init broke a frame"
+            self.decoder = None  # the greeting of another session
+
+
+async def visit(init: PlainInit, fuzzer: Fuzzer) -> Counter[str]:
+    """One connection with some calls, left at a moment of no importance."""
     reader, writer = await init.connect()
-    decoder = FrameDecoder()
+    listener, num_greetings = Listener(), 0
     for number in range(fuzzer.random.randrange(1, 40)):
-        stream = fuzzer.frame("hello" if number == 0 and fuzzer.random.random() < 0.9 else None)
-        if fuzzer.random.random() < 0.03:
-            stream = fuzzer.damaged(stream)
+        op = "hello" if number == 0 and fuzzer.random.random() < 0.9 else fuzzer.random.choice(OPS)
+        if op == "hello" and fuzzer.random.random() < 0.8 and number:
+            continue
+        stream = fuzzer.frame(op)
+        num_greetings += op == "hello"
+        if fuzzer.random.random() < 0.01:
+            stream, num_greetings = fuzzer.damaged(stream), 2
         writer.write(stream)
         try:
             await asyncio.wait_for(writer.drain(), 5)
             if fuzzer.random.random() < 0.3:
-                decoder.feed(await asyncio.wait_for(reader.read(1 << 17), 0.02))
+                listener.hear(await asyncio.wait_for(reader.read(1 << 17), 0.02), num_greetings)
         except TimeoutError:
             continue
         except ConnectionError:
             break
-        try:
-            while decoder.take() is not None:
-                pass
-        except FrameError:
-            break
     writer.transport.abort()
+    return listener.kinds
 
 
 def fuzz(init: PlainInit, seed: int, visits: int) -> None:
     async def whole() -> None:
         fuzzer = Fuzzer(seed, str(init.work))
+        kinds: Counter[str] = Counter()
         for _ in range(visits):
-            await visit(init, fuzzer)
+            kinds += await visit(init, fuzzer)
+        assert kinds["output"] > 0, "the fuzzer still reaches what matters"
+        assert kinds["id"] > visits
         guest = await Guest.attach(init.connect)
         await guest.configure(init.setup)
         for info in await guest.jobs():

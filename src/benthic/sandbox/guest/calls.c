@@ -154,19 +154,34 @@ static struct job *new_job(struct call *call)
     return job;
 }
 
+/* NULL if there is room for one more job. */
+static const char *lack_of_room(const struct init *init)
+{
+    size_t num_jobs = 0, num_running = 0, kept = 0;
+    for (const struct job *job = init->jobs; job; job = job->next) {
+        num_jobs++;
+        num_running += job->pid != 0;
+        kept += kept_size(&job->out[0].kept) + kept_size(&job->out[1].kept);
+    }
+    if (num_jobs >= MAX_JOBS)
+        return "too many jobs; forget some";
+    if (JOB_FDS * (num_running + 1) + SPARE_FDS > init->setup.files.rlim_max)
+        return "too many jobs run at once";
+    return kept > KEPT_MAX ? "too much output is kept; forget some jobs" : NULL;
+}
+
 static void call_start(struct call *call)
 {
     struct init *init = call->init;
-    const char *id = header_text(call->header, "job", "");
-    int count = 0;
+    const char *id = header_text(call->header, "job", ""), *trouble = lack_of_room(init);
     if (call->job) {
         answer_start(call, call->job, false);
         return;
     }
-    for (struct job *job = init->jobs; job; job = job->next)
-        count++;
-    if (!*id || strlen(id) > ID_MAX || !init->setup.is_configured || count >= MAX_JOBS) {
-        refuse(call, "refused", count >= MAX_JOBS ? "too many jobs; forget some" : "no valid job id, or not configured");
+    if (!*id || strlen(id) > ID_MAX || !init->setup.is_configured)
+        trouble = "no valid job id, or not configured";
+    if (trouble) {
+        refuse(call, "refused", trouble);
         return;
     }
     struct program program = {
@@ -179,7 +194,7 @@ static void call_start(struct call *call)
         .columns = header_number(call->header, "columns", 0),
     };
     struct job *job = new_job(call);
-    const char *trouble = program.argv[0] ? job_start(&init->jobs, &init->setup, &program, job) : "argv is empty";
+    trouble = program.argv[0] ? job_start(&init->jobs, &init->setup, &program, job) : "argv is empty";
     free_list(program.argv);
     free_list(program.env);
     if (trouble) {

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 enum {
@@ -24,6 +25,9 @@ enum {
     RING_MIN = 256 << 10,     /* what a reader may be behind */
     QUEUE_HIGH = 1 << 20,     /* no more output frames while so much is unsent */
     MAX_JOBS = 256,
+    JOB_FDS = 4,              /* that a running job takes of init's */
+    SPARE_FDS = 24,
+    KEPT_MAX = 64 << 20,      /* output of all jobs; the host should forget what it has noted */
     ID_MAX = 64,
 };
 
@@ -102,6 +106,7 @@ void kept_init(struct kept *kept, size_t max);
 void kept_add(struct kept *kept, const char *data, size_t len);
 int64_t kept_next(const struct kept *kept, int64_t offset); /* the first byte from `offset` on that is still there */
 size_t kept_copy(const struct kept *kept, int64_t offset, char *to, size_t len); /* up to the first gap */
+size_t kept_size(const struct kept *kept); /* in memory */
 size_t kept_len(const struct kept *kept); /* of what a result shows */
 size_t kept_show(const struct kept *kept, size_t from, char *to, size_t len);
 void kept_free(struct kept *kept);
@@ -119,6 +124,7 @@ struct setup {
     char *seccomp;
     size_t seccomp_len;
     size_t output_max;
+    struct rlimit files; /* init's own before it took as many as it could */
 };
 
 struct program {
@@ -185,7 +191,8 @@ struct job {
     enum state state;
     pid_t pid;            /* the monitor or the file call; 0 once reaped */
     int control;
-    bool is_file_call, is_terminal, holds_output, is_followed, is_forgotten, was_signalled, is_ending;
+    bool is_file_call, is_terminal, holds_output, is_followed, is_forgotten, was_signalled, is_ending,
+        is_given_up;
     const char *reason;
     int64_t started_ms, deadline_ms, quiet_ms, printed_ms, give_up_ms, settle_ms, duration_ms;
     struct stream out[2];
@@ -210,7 +217,7 @@ void job_order(struct job *job, int signal);
 void job_end(struct job *job, const char *reason, int64_t now_ms);
 void job_tick(struct job *job, int64_t now_ms);
 void job_settle(struct job *job, int64_t now_ms);
-int64_t job_due_ms(const struct job *job); /* when job_tick is needed at the latest; 0: never */
+int64_t job_due_ms(const struct job *job, int64_t now_ms); /* when job_tick is needed at the latest; 0: never */
 bool job_is_done(const struct job *job); /* nothing is left that could be forgotten too early */
 void job_free(struct job *job);
 

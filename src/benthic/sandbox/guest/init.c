@@ -33,7 +33,7 @@ enum {
     STEP_MAX_MS = 1000,   /* of running time in one step; more means that the machine was frozen */
     RETRY_MS = 20,        /* until a device without a host is looked at again */
     STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
-    FDS_MAX = 4 * MAX_JOBS + 3,
+    FDS_MAX = JOB_FDS * MAX_JOBS + 3,
 };
 
 extern char **environ;
@@ -212,7 +212,7 @@ static int wait_ms(const struct init *init, bool has_strays)
     if (init->now_ms < init->retry_ms)
         wait = sooner(wait, init->retry_ms - init->now_ms);
     for (const struct job *job = init->jobs; job; job = job->next) {
-        int64_t due_ms = job_due_ms(job);
+        int64_t due_ms = job_due_ms(job, init->now_ms);
         if (due_ms)
             wait = sooner(wait, due_ms - init->now_ms < TICK_MS ? due_ms - init->now_ms : TICK_MS);
     }
@@ -309,6 +309,14 @@ static void protect_from_oom_killer(void)
         close(fd);
 }
 
+/* Every running job takes some descriptors; commands get the limit that was there before. */
+static void raise_file_limit(struct init *init)
+{
+    getrlimit(RLIMIT_NOFILE, &init->setup.files);
+    struct rlimit raised = {init->setup.files.rlim_max, init->setup.files.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &raised);
+}
+
 static void end_all(struct init *init)
 {
     kill_tree(SIGKILL);
@@ -351,6 +359,7 @@ int main(int argc, char **argv)
     }
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
     protect_from_oom_killer();
+    raise_file_limit(&init);
     draw_boot_id(&init);
     loop(&init, watch_children());
     end_all(&init);

@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { GIVE_UP_MS = 5000, SETTLE_MS = 200 };
+enum { GIVE_UP_MS = 2000, SETTLE_MS = 200 };
 
 struct job *job_find(struct job *jobs, const char *id)
 {
@@ -226,38 +226,45 @@ void job_settle(struct job *job, int64_t now_ms)
     close_fd(&job->input);
 }
 
-void job_hear(struct job *job, int64_t now_ms)
+static bool hear_one(struct job *job, int64_t now_ms)
 {
     struct report report;
     ssize_t len = recv(job->control, &report, sizeof report, 0);
     if (len < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
+        return false;
     if (len != sizeof report) {
         close_fd(&job->control); /* SIGCHLD says the rest */
-        return;
+        return false;
     }
     report.text[sizeof report.text - 1] = 0;
     if (report.kind == CHILD_HAS_TERMINAL) {
         job->is_input_held = false;
         job_write_input(job);
-        return;
+        return true;
     }
     if (report.kind == CHILD_FAILED) {
         job->report.error = report.error;
         memcpy(job->report.text, report.text, sizeof report.text);
-        return;
+        return true;
     }
     report.error = job->report.error;
     memcpy(report.text, job->report.text, sizeof report.text);
     job->report = report;
     exited(job, now_ms);
+    return true;
+}
+
+void job_hear(struct job *job, int64_t now_ms)
+{
+    while (job->control >= 0 && hear_one(job, now_ms))
+        continue;
 }
 
 void job_reaped(struct job *job, int status, int64_t now_ms)
 {
     job->pid = 0;
-    while (job->control >= 0)
-        job_hear(job, now_ms);
+    job_hear(job, now_ms);
+    close_fd(&job->control);
     if (job->state == JOB_RUNNING) { /* a file call, or a monitor that somebody killed */
         job->report.status = status;
         exited(job, now_ms);
@@ -289,6 +296,20 @@ void job_end(struct job *job, const char *reason, int64_t now_ms)
     job_settle(job, now_ms);
 }
 
+/* Its child does not end it, perhaps because somebody inside has stopped the child: first that goes, and what it leaves
+ * behind is ended as strays. If even this does not help, only whoever owns the sandbox can. */
+static void give_up(struct job *job, int64_t now_ms)
+{
+    if (job->pid && !job->is_given_up) {
+        job->is_given_up = true;
+        job->give_up_ms = now_ms + GIVE_UP_MS;
+        kill(job->pid, SIGKILL);
+        return;
+    }
+    job->reason = "stuck";
+    exited(job, now_ms);
+}
+
 void job_tick(struct job *job, int64_t now_ms)
 {
     for (int i = 0; i < 2; i++)
@@ -299,24 +320,27 @@ void job_tick(struct job *job, int64_t now_ms)
         job_end(job, "timeout", now_ms);
     else if (job->state == JOB_RUNNING && job->quiet_ms && now_ms - job->printed_ms >= job->quiet_ms)
         job_end(job, "quiet", now_ms);
-    if (job->is_ending && job->state == JOB_RUNNING && now_ms >= job->give_up_ms) {
-        if (job->is_file_call && job->pid)
-            kill(job->pid, SIGKILL);
-        job->reason = "stuck"; /* in the kernel, say: only whoever owns the sandbox can help */
-        exited(job, now_ms);
-    }
+    if (job->is_ending && job->state == JOB_RUNNING && now_ms >= job->give_up_ms)
+        give_up(job, now_ms);
 }
 
-int64_t job_due_ms(const struct job *job)
+static int64_t earlier(int64_t one_ms, int64_t other_ms)
 {
-    int64_t due_ms = job->state == JOB_RUNNING ? 0 : job->settle_ms;
+    return !one_ms || (other_ms && other_ms < one_ms) ? other_ms : one_ms;
+}
+
+int64_t job_due_ms(const struct job *job, int64_t now_ms)
+{
+    int64_t due_ms = 0;
     if (job->state == JOB_ENDED)
         return 0;
-    if (job->deadline_ms && !job->is_ending && (!due_ms || job->deadline_ms < due_ms))
+    if (!job->is_ending)
         due_ms = job->deadline_ms;
-    if (job->state == JOB_RUNNING && job->quiet_ms && (!due_ms || job->printed_ms + job->quiet_ms < due_ms))
-        due_ms = job->printed_ms + job->quiet_ms;
-    return job->is_ending && (!due_ms || job->give_up_ms < due_ms) ? job->give_up_ms : due_ms;
+    if (job->state == JOB_EXITED)
+        return job->settle_ms > now_ms ? earlier(due_ms, job->settle_ms) : due_ms; /* later it waits for its reader */
+    if (job->is_ending)
+        return job->give_up_ms;
+    return job->quiet_ms ? earlier(due_ms, job->printed_ms + job->quiet_ms) : due_ms;
 }
 
 bool job_is_done(const struct job *job)

@@ -110,6 +110,12 @@ size_t kept_copy(const struct kept *kept, int64_t offset, char *to, size_t len)
     return len;
 }
 
+size_t kept_size(const struct kept *kept)
+{
+    size_t head = kept->total < (int64_t)kept->head_cap ? (size_t)kept->total : kept->head_cap;
+    return head + kept->ring_cap;
+}
+
 size_t kept_len(const struct kept *kept)
 {
     return kept->total < (int64_t)kept->max ? (size_t)kept->total : kept->max;

@@ -86,6 +86,7 @@ static void offer_to_oom_killer(void)
 
 static void set_rlimits(const struct setup *setup, const struct program *program)
 {
+    setrlimit(RLIMIT_NOFILE, &setup->files);
     for (int i = 0; i + 1 < setup->num_rlimits; i += 2) {
         rlim_t number = setup->rlimits[i + 1] < 0 ? RLIM_INFINITY : (rlim_t)setup->rlimits[i + 1];
         struct rlimit limit = {number, number};
