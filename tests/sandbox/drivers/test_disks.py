@@ -26,14 +26,17 @@ def test_a_copy_keeps_content_and_holes(tmp_path: Path) -> None:
 
 
 @needs_ext4
-def test_the_disk_to_write_on_is_as_large_as_the_limits_say_and_costs_little(tmp_path: Path) -> None:
-    make_upper(tmp_path / "upper", Limits(disk_bytes=256 * MIB, num_files=5000))
-    assert (tmp_path / "upper").stat().st_blocks * 512 < 2 * MIB
+@pytest.mark.parametrize(("disk_mib", "num_files"), [(24, 300), (64, 100_000), (1024, 50_000)])
+def test_the_disk_to_write_on_holds_what_the_limits_say_and_costs_little(
+    tmp_path: Path, disk_mib: int, num_files: int
+) -> None:
+    make_upper(tmp_path / "upper", Limits(disk_bytes=disk_mib * MIB, num_files=num_files))
+    assert (tmp_path / "upper").stat().st_blocks * 512 < MIB
     told = subprocess.run(["/usr/sbin/dumpe2fs", "-h", tmp_path / "upper"], capture_output=True, text=True, check=True)
     facts = dict(line.split(":", 1) for line in told.stdout.splitlines() if ":" in line)
     free = int(facts["Free blocks"]) * int(facts["Block size"])
-    assert 256 * MIB <= free <= 272 * MIB
-    assert 5000 <= int(facts["Free inodes"]) <= 6000
+    assert 0.999 * disk_mib * MIB <= free <= disk_mib * MIB
+    assert 0.8 * num_files <= int(facts["Free inodes"]) <= num_files
 
 
 @needs_qemu_img

@@ -15,10 +15,12 @@ from benthic.sandbox.images import Store
 from benthic.sandbox.images.derived import derived
 from benthic.sandbox.records import Limits
 
-SPARE_BYTES = 8 << 20
-"""For the file system's own needs."""
-SPARE_FILES = 512
+SPARE_BYTES = 2 << 20
+"""About what the file system needs for itself."""
+BLOCK_BYTES = 4096
+GROUP_BYTES = 128 << 20
 INODE_BYTES = 256
+NUM_FITTINGS = 4
 
 
 def layer_disk(store: Store, digest: str) -> Path:
@@ -42,23 +44,35 @@ def layer_disk(store: Store, digest: str) -> Path:
 
 
 def make_upper(path: Path, limits: Limits) -> None:
-    """An empty ext4 file system, as large as the limits of a sandbox's disk say, in a sparse file.
+    """An empty ext4 file system in a sparse file, that holds what a sandbox may write and no more.
 
     It has no journal: a machine that ends is never started again from its disk alone.
     """
+    size = limits.disk_bytes + limits.num_files * INODE_BYTES + SPARE_BYTES
+    num_groups = -(-size // GROUP_BYTES)
+    # Each group's table of files is rounded up to whole blocks.
+    num_inodes = max(64, limits.num_files - (num_groups + 2) * (BLOCK_BYTES // INODE_BYTES))
+    for _ in range(NUM_FITTINGS):
+        _make_ext4(path, size, num_inodes)
+        excess = _free_bytes(path) - limits.disk_bytes
+        if -2 * BLOCK_BYTES <= excess <= 0:
+            return
+        size -= excess
+    assert excess <= 0, f"{path} offers {excess} bytes too many"
+
+
+def _make_ext4(path: Path, size: int, num_inodes: int) -> None:
     with path.open("wb") as file:
-        file.truncate(limits.disk_bytes + limits.num_files * INODE_BYTES + SPARE_BYTES)
-    options = ("-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard")
-    _run(
-        "mkfs.ext4",
-        *options,
-        "-I",
-        str(INODE_BYTES),
-        "-N",
-        str(limits.num_files + SPARE_FILES),
-        str(path),
-        package="e2fsprogs",
-    )
+        file.truncate(size // BLOCK_BYTES * BLOCK_BYTES)
+    options = ["-q", "-F", "-m", "0", "-O", "^has_journal,^resize_inode", "-E", "lazy_itable_init=1,nodiscard"]
+    options += ["-b", str(BLOCK_BYTES), "-I", str(INODE_BYTES), "-N", str(num_inodes)]
+    _run("mkfs.ext4", *options, str(path), package="e2fsprogs")
+
+
+def _free_bytes(path: Path) -> int:
+    with path.open("rb") as file:
+        superblock = file.read(2048)[1024:]
+    return int.from_bytes(superblock[12:16], "little") * BLOCK_BYTES  # s_free_blocks_count_lo
 
 
 def empty_overlay(base: Path, path: Path) -> None:

@@ -35,8 +35,10 @@ from benthic.sandbox.images.initramfs import BootFile, write_initramfs
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
 from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
-LEAST_MEMORY_BYTES = 96 * MIB
-QEMU_MEMORY_BYTES = 192 * MIB
+LEAST_MEMORY_BYTES = 64 * MIB
+KERNEL_MEMORY_BYTES = 48 * MIB
+"""Of the guest's kernel, beside what the sandbox may use."""
+QEMU_MEMORY_BYTES = 256 * MIB
 """Allowed on top of the guest's, for the emulator, its translated code and its disks' caches."""
 QEMU_PROCESSES = 160
 """Threads of QEMU; those of the guest are limited inside."""
@@ -126,7 +128,7 @@ class QemuDriver:
         """What the machine is made of, and the digests of its layers, held for this home."""
         if shutil.which(PROGRAM) is None:
             raise StartFailed(f"there is no {PROGRAM} on this machine; install qemu-system-x86", stage="probe")
-        accelerator = await self._accelerator()
+        accelerator, limits = await self._accelerator(), spec.limits
 
         def collect() -> tuple[Hardware, tuple[str, ...]]:
             digests = chosen_layers(self._store, spec.image, spec.layers)
@@ -140,9 +142,11 @@ class QemuDriver:
             hardware = Hardware(
                 board=self._board,
                 accelerator=accelerator,
-                memory_bytes=max(spec.limits.memory_bytes, LEAST_MEMORY_BYTES),
-                num_cpus=max(1, min(round(spec.limits.cpus + 0.49), os.cpu_count() or 1)),
-                num_processes=spec.limits.num_processes,
+                memory_bytes=max(limits.memory_bytes, LEAST_MEMORY_BYTES) + KERNEL_MEMORY_BYTES,
+                num_cpus=max(1, min(round(limits.cpus + 0.49), os.cpu_count() or 1)),
+                num_processes=limits.num_processes,
+                shm_bytes=min(limits.memory_bytes // 4, limits.disk_bytes),
+                num_files=limits.num_files,
                 kernel=kernel.image,
                 initramfs=archive,
                 layers=layers,

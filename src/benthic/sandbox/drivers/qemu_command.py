@@ -17,7 +17,7 @@ PORT_NAME = "benthic"
 CONSOLE_BYTES = 1 << 16
 KERNEL_WORDS = (
     "console=ttyS0 quiet panic=-1 reboot=t mitigations=off audit=0 cryptomgr.notests random.trust_cpu=on "
-    "tsc=reliable no_timer_check"
+    "tsc=reliable no_timer_check noautogroup"
 )
 """Nothing in the machine is worth hiding from its own root; what each word saves is some of an emulated boot."""
 
@@ -48,6 +48,9 @@ class Hardware:
     memory_bytes: int
     num_cpus: int
     num_processes: int
+    shm_bytes: int
+    """Of the guest's shared memory folder, `/dev/shm`."""
+    num_files: int
     kernel: Path
     initramfs: Path
     layers: tuple[Path, ...]
@@ -134,7 +137,8 @@ def _node(name: str, format: str, descriptors: Descriptors, *, is_written: bool)
 
 
 def _kernel(hardware: Hardware, descriptors: Descriptors) -> tuple[str, ...]:
-    for_init = f"layers={len(hardware.layers)} threads={hardware.num_processes} -- --boot"
+    limits = f"threads={hardware.num_processes} shm_bytes={hardware.shm_bytes} shm_files={hardware.num_files}"
+    for_init = f"layers={len(hardware.layers)} {limits} -- --boot"
     words = f"{KERNEL_WORDS} {hardware.accelerator.kernel_words()} {for_init}"
     return "-kernel", descriptors.path("kernel"), "-initrd", descriptors.path("initramfs"), "-append", words
 

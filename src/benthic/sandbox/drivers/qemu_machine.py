@@ -50,6 +50,11 @@ class QemuMachine:
         self._num_oom_kills = 0
         self._is_destroyed = False
 
+    @property
+    def group(self) -> Cgroup | None:
+        """Its control group; None without root."""
+        return self._resources.group
+
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """QEMU serves one stream at a time: another one waits until the older is closed."""
         return await connect_port(self.home)

@@ -3,6 +3,7 @@
  * The host says in the kernel's command line (which the kernel hands on as environment):
  *   layers=N     disks with the serial numbers layer0 (the lowest), layer1, ... hold EROFS layers
  *   threads=N    processes and threads of the whole machine
+ *   shm_bytes=N  what /dev/shm holds     shm_files=N  and how many
  * A disk with the serial number `upper` holds an ext4 file system for what the sandbox writes.
  *
  * Afterwards the root is an overlay of these, nothing of the initramfs can be reached, and init runs from memory.
@@ -21,9 +22,11 @@
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -132,19 +135,41 @@ static void mount_root(void) {
     mounted("overlay", "/root", "overlay", MS_NOSUID | MS_NODEV | MS_NOATIME, options);
 }
 
-static void enter_root(void) {
-    static const char *const moved[] = {"dev", "proc", "sys"};
-    char target[16];
-    for (size_t index = 0; index < sizeof moved / sizeof *moved; index++) {
-        snprintf(target, sizeof target, "/root/%s", moved[index]);
-        if (mkdir(target, 0755) && errno != EEXIST) fail("mkdir %s", target);
-        if (mount(target + 5, target, NULL, MS_MOVE, NULL)) fail("move %s", target + 5);
-    }
+static void make_device(const char *path, mode_t mode, dev_t device) {
+    if (mknod(path, S_IFCHR | mode, device)) fail("make %s", path);
+}
+
+/* The few devices that programs expect, and the port; the kernel's own folder has disks and memory in it. */
+static void make_devices(const char *port) {
+    struct stat status;
+    if (stat(port, &status)) fail("stat %s", port);
+    mounted("dev", "/root/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k,nr_inodes=64");
+    if (chdir("/root/dev")) fail("enter /root/dev");
+    make_device("null", 0666, makedev(1, 3));
+    make_device("zero", 0666, makedev(1, 5));
+    make_device("full", 0666, makedev(1, 7));
+    make_device("random", 0666, makedev(1, 8));
+    make_device("urandom", 0666, makedev(1, 9));
+    make_device("tty", 0666, makedev(5, 0));
+    make_device(strrchr(port, '/') + 1, 0600, status.st_rdev);
+    static const char *const links[][2] = {
+        {"/proc/self/fd", "fd"}, {"fd/0", "stdin"}, {"fd/1", "stdout"}, {"fd/2", "stderr"}, {"pts/ptmx", "ptmx"}};
+    for (size_t index = 0; index < sizeof links / sizeof *links; index++)
+        if (symlink(links[index][0], links[index][1])) fail("link %s", links[index][1]);
+}
+
+static void enter_root(const char *port) {
+    char options[96];
+    make_devices(port);
+    mounted("proc", "/root/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
+    mounted("sys", "/root/sys", "sysfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
     unlink("/init");
     if (chdir("/root") || mount(".", "/", NULL, MS_MOVE, NULL) || chroot(".") || chdir("/")) fail("enter root");
     mounted("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620");
-    mounted("shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777,size=25%");
-    mounted("run", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=10%");
+    snprintf(options, sizeof options, "mode=1777,size=%ld,nr_inodes=%ld", number("shm_bytes", 16 << 20),
+             number("shm_files", 1000) + 1);
+    mounted("shm", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, options);
+    mounted("run", "/run", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m,nr_inodes=1000");
 }
 
 static void write_setting(const char *path, long value) {
@@ -167,6 +192,17 @@ static void restrict_kernel(void) {
     write_setting("/proc/sys/kernel/modules_disabled", 1);
     write_setting("/proc/sys/kernel/kexec_load_disabled", 1);
     write_setting("/proc/sys/vm/panic_on_oom", 0);
+    write_setting("/proc/sys/kernel/shm_rmid_forced", 1); /* shared memory goes with its last user */
+}
+
+/* Root inside owns these files, and needs no capability to write what it owns. */
+static void close_kernel(void) {
+    static const char *const closed[] = {"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"};
+    for (size_t index = 0; index < sizeof closed / sizeof *closed; index++) {
+        if (mount(closed[index], closed[index], NULL, MS_BIND, NULL) && errno == ENOENT) continue;
+        unsigned long flags = MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC;
+        if (mount(NULL, closed[index], NULL, flags, NULL)) fail("close %s", closed[index]);
+    }
 }
 
 static void raise_loopback(void) {
@@ -214,9 +250,13 @@ const char *boot_machine(void) {
     load_modules();
     mount_root();
     wait_for_port(device, sizeof device);
-    enter_root();
+    enter_root(device);
     raise_loopback();
+    sethostname("sandbox", 7);
     restrict_kernel();
+    close_kernel();
+    /* Whoever ends a hundred busy processes on one processor must not wait behind each of them. */
+    setpriority(PRIO_PROCESS, 0, -15);
     umask(022);
     return device;
 }

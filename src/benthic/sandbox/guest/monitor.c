@@ -108,7 +108,7 @@ static int signal_tree(int signal, const pid_t *spared, int num_spared)
 static int end_tree(const pid_t *spared, int num_spared)
 {
     for (int round = 0; round < 50 && signal_tree(SIGSTOP, spared, num_spared); round++)
-        continue;
+        usleep(1000); /* on a single processor they stop only when it is theirs */
     return signal_tree(SIGKILL, spared, num_spared);
 }
 

@@ -183,6 +183,7 @@ static void add_environment(const struct program *program)
 
 void run_program(const struct setup *setup, const struct program *program)
 {
+    setpriority(PRIO_PROCESS, 0, 0); /* in a machine, init and its monitors go before commands */
     set_stdio(program);
     environ = setup->env;
     add_environment(program);
