@@ -61,6 +61,11 @@ class Folders:
         self.trajectories = trajectories or root / "trajectories"
         self.keys = root / "keys"
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether the trajectories lie elsewhere, where other hosts may have theirs too."""
+        return self.trajectories != self.root / "trajectories"
+
     def create(self) -> None:
         """Makes what is missing. Only the owner may look inside."""
         for folder in (self.root, self.homes, self.trajectories, self.blobs, self.keys):

@@ -249,6 +249,8 @@ class Lifecycle:
             record = self.folders.load(sandbox_id)
             if record is None or record.state is State.DEAD:
                 continue
+            if self.folders.is_shared and not self.folders.home(sandbox_id).exists():
+                continue  # another host's, whose agent may only be away for a moment
             try:
                 if await self.find(sandbox_id) is not None:
                     alive.append(sandbox_id)

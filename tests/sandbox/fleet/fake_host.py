@@ -45,6 +45,8 @@ class FakeHost:
         return info
 
     async def info(self, sandbox_id: str) -> SandboxInfo:
+        if sandbox_id not in self.infos and sandbox_id in self.logs:  # another host's, of a shared folder
+            return SandboxInfo(id=sandbox_id, spec=SandboxSpec(), state=State.DEAD, reason=Reason.HOST_LOST)
         if sandbox_id not in self.infos:
             raise UnknownSandbox(f"sandbox {sandbox_id} is unknown")
         return replace(self.infos[sandbox_id], next_seq=len(self.logs[sandbox_id]))

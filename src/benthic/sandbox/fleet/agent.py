@@ -9,13 +9,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from fastapi import FastAPI, Response
 
 from benthic.errors import BenthicError
 from benthic.sandbox.driver import Driver
-from benthic.sandbox.errors import StartFailed
+from benthic.sandbox.errors import StartFailed, TrajectoryHeld
 from benthic.sandbox.fleet.access import FleetAccess
 from benthic.sandbox.fleet.admission import Admission
 from benthic.sandbox.fleet.config import AgentConfig
@@ -44,6 +44,7 @@ class Agent:
         free_memory: in bytes, now.
         trajectories: names the folder of the host's trajectories, where hosts share one.
         has: whether a sandbox is this host's own, and not one of those that it shares a folder with.
+        evict: ends what is left here of a sandbox that another host has gone on with.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class Agent:
         free_memory: Callable[[], int] | None = None,
         trajectories: str = "",
         has: Callable[[str], bool] = lambda _: True,
+        evict: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.host, self.config, self.once = host, config, Once()
         self.metrics = AgentMetrics()
         self._drivers: tuple[ProbeResult, ...] = ()
-        self._trajectories, self._has = trajectories, has
+        self._trajectories, self._has, self._evict = trajectories, has, evict
         self._free_memory = free_memory or free_memory_bytes
         self.admission = Admission(
             capacity or capacity_of_machine(config),
@@ -161,6 +163,9 @@ class Agent:
         _log.warning("sandbox %s is closed: the gateway says that it is nobody's", sandbox_id)
         try:
             await self.close(sandbox_id)
+        except TrajectoryHeld:
+            if self._evict is not None:
+                await self._evict(sandbox_id)
         except BenthicError as error:
             _log.warning("sandbox %s could not be closed: %s", sandbox_id, error)
 

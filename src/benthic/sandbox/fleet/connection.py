@@ -91,7 +91,7 @@ class Connection:
                 continue
             if response.status_code == 202:
                 patience.renew()
-            elif names.RETRY in response.headers:
+            elif _may_pass(response):
                 sent |= {names.AGAIN: once_for} if once_for is not None else {}
                 if patience.is_spent:
                     return _checked(response)
@@ -122,7 +122,7 @@ class Connection:
             async with self._client.stream(method, path, content=content, headers=sent) as response:
                 if not response.is_success:
                     await response.aread()
-                    if names.RETRY in response.headers:
+                    if _may_pass(response):
                         raise Cut(response.text[:200])
                     _checked(response)
                 yield _frames(response)
@@ -183,6 +183,13 @@ def _client_of(url: str, authorization: Mapping[str, str]) -> httpx.AsyncClient:
         trust_env=False,
         verify=is_encrypted,
     )
+
+
+def _may_pass(response: httpx.Response) -> bool:
+    """Whether the same request may succeed later. Words of 5xx that are not ours are a proxy's, or of a server that
+    was ended in the middle of its answer."""
+    is_ours = response.headers.get("content-type", "").startswith("application/json")
+    return names.RETRY in response.headers or (response.status_code >= 500 and not is_ours)
 
 
 def _checked(response: httpx.Response) -> httpx.Response:

@@ -6,6 +6,7 @@ came back is dropped after a while, and what its host may have made is an orphan
 
 import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from benthic.sandbox.fleet.projects import Projects
@@ -19,8 +20,8 @@ class Creation:
 
     project: str
     key: str
-    host: str | None
-    """Asked, or about to be; None: none yet, or the last one refused."""
+    host: str
+    """Asked, or about to be."""
     sandbox_id: str | None
 
     @property
@@ -35,8 +36,14 @@ class Creations:
     def __init__(self, sql: sqlite3.Connection, projects: Projects) -> None:
         self._sql, self._projects = sql, projects
 
-    def reserve(self, project: str, key: str, spec: SandboxSpec) -> Creation:
-        """The promise of a key, made now if it is new.
+    def reserve(self, project: str, key: str, spec: SandboxSpec, choose: Callable[[], str]) -> Creation:
+        """The promise of a key, made now, and tied to a host, if it is new.
+
+        Args:
+            project: whose key it is.
+            key: of the project's making.
+            spec: counted against its quota.
+            choose: the host to ask for a new one; what it raises is raised, and nothing is promised.
 
         Raises:
             QuotaExceeded: it is new, and the project has all that it may have.
@@ -46,8 +53,9 @@ class Creations:
             if known is not None:
                 return known
             self._projects.check(project, spec)
-            self._insert(project, key, spec)
-        return Creation(project, key, None, None)
+            host = choose()
+            self._insert(project, key, spec, host)
+        return Creation(project, key, host, None)
 
     def reserve_forks(self, project: str, keys: list[str], spec: SandboxSpec, host: str) -> None:
         """The promises of forks, all or none.
@@ -69,8 +77,8 @@ class Creations:
         ).fetchone()
         return None if row is None else Creation(project, key, row[0], row[1])
 
-    def ask(self, creation: Creation, host: str | None) -> None:
-        """This host is asked next; None: the last one refused for sure."""
+    def ask(self, creation: Creation, host: str) -> None:
+        """This host is asked next: the last one has refused for sure, or is lost."""
         self._sql.execute(
             "UPDATE creations SET host = ?, asked_s = ? WHERE project = ? AND key = ?",
             (host, time.time(), creation.project, creation.key),
@@ -96,7 +104,7 @@ class Creations:
         """Drops promises that nobody has asked for since that time; says how many."""
         return self._sql.execute("DELETE FROM creations WHERE sandbox_id IS NULL AND asked_s < ?", (before_s,)).rowcount
 
-    def _insert(self, project: str, key: str, spec: SandboxSpec, host: str | None = None) -> None:
+    def _insert(self, project: str, key: str, spec: SandboxSpec, host: str) -> None:
         self._sql.execute(
             "INSERT INTO creations (project, key, host, cpus, memory_bytes, asked_s) VALUES (?, ?, ?, ?, ?, ?)",
             (project, key, host, spec.limits.cpus, spec.limits.memory_bytes, time.time()),

@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
-from benthic.errors import CapacityError
+from benthic.errors import BenthicError, CapacityError
 from benthic.sandbox.errors import HostUnreachable, SandboxDied, UnknownSandbox
 from benthic.sandbox.fleet.config import GatewayConfig
 from benthic.sandbox.fleet.creations import Creation, Creations
@@ -79,7 +79,9 @@ class Gateway:
         lock = self._making.setdefault((caller.project, key), asyncio.Lock())
         try:
             async with lock:
-                creation = self.creations.reserve(caller.project, key, spec)
+                creation = self.creations.reserve(
+                    caller.project, key, spec, lambda: self._choose(caller.project, spec, snapshot, frozenset())
+                )
                 if creation.sandbox_id is not None:
                     return await self.info(self.sandboxes.get(creation.sandbox_id, None))
                 return await self._make(creation, spec, snapshot, can_rebuild)
@@ -154,11 +156,10 @@ class Gateway:
         self, creation: Creation, spec: SandboxSpec, snapshot: SnapshotRef | None, can_rebuild: bool
     ) -> SandboxInfo:
         refused: set[str] = set()
-        host = creation.host
+        host: str | None = creation.host
         while True:
             if host is None or self.hosts.get(host).is_lost:
-                host = self._choose(creation, spec, snapshot, frozenset(refused))
-                self.creations.ask(creation, host)
+                host = self._choose_again(creation, spec, snapshot, frozenset(refused))
             self.hosts.promise(host, spec)
             try:
                 info = await self.hosts.get(host).host.create(spec, key=creation.host_key, snapshot=snapshot)
@@ -167,7 +168,6 @@ class Gateway:
                 self.metrics.refused.labels("host").inc()
                 refused.add(host)
                 host = None
-                self.creations.ask(creation, None)
                 continue
             except HostUnreachable:
                 raise
@@ -180,19 +180,28 @@ class Gateway:
             self.metrics.placed.labels(host).inc()
             return info
 
-    def _choose(
+    def _choose(self, project: str, spec: SandboxSpec, snapshot: SnapshotRef | None, refused: frozenset[str]) -> str:
+        candidates = self.hosts.candidates(spec)
+        if snapshot is not None:
+            home = self.sandboxes.home_of_snapshot(snapshot.id, project)
+            candidates = [host for host in candidates if home in (None, host.name)]
+        try:
+            return place(candidates, spec, refused, self.rng)
+        except BenthicError:
+            self.metrics.refused.labels("placement").inc()
+            raise
+
+    def _choose_again(
         self, creation: Creation, spec: SandboxSpec, snapshot: SnapshotRef | None, refused: frozenset[str]
     ) -> str:
+        """Another host than those that said no, or the promise is taken back."""
         try:
-            candidates = self.hosts.candidates(spec)
-            if snapshot is not None:
-                home = self.sandboxes.home_of_snapshot(snapshot.id, creation.project)
-                candidates = [host for host in candidates if home in (None, host.name)]
-            return place(candidates, spec, refused, self.rng)
-        except Exception as error:
-            self.metrics.refused.labels("placement").inc()
+            host = self._choose(creation.project, spec, snapshot, refused)
+        except BenthicError:
             self.creations.drop(creation.project, creation.key)
-            raise error
+            raise
+        self.creations.ask(creation, host)
+        return host
 
     async def _take_word(self, row: SandboxRow, told: SandboxStatus | None) -> None:
         if told is not None:

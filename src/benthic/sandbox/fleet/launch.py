@@ -9,6 +9,7 @@ import fcntl
 import logging
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,6 +43,7 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             config,
             trajectories=_identity(host.folders.trajectories),
             has=lambda sandbox_id: host.folders.home(sandbox_id).exists(),
+            evict=lambda sandbox_id: evict(host, sandbox_id),
         )
         probing = asyncio.create_task(agent.probe(drivers))
         try:
@@ -50,6 +52,18 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
             await host.leave()
+
+
+async def evict(host: LocalHost, sandbox_id: str) -> None:
+    """Ends the machine that is left here of a sandbox whose log another host writes now."""
+    record, home = host.folders.load(sandbox_id), host.folders.home(sandbox_id)
+    if record is None:
+        return
+    for driver in host.drivers:
+        machine = await driver.adopt(record.spec, home) if driver.kind == record.spec.kind else None
+        if machine is not None:
+            await machine.destroy()
+    await asyncio.to_thread(shutil.rmtree, home, True)
 
 
 async def run_gateway(config: GatewayConfig) -> None:

@@ -1,5 +1,6 @@
 """Serves an application of the fleet on a TCP port or a unix socket that only its owner can open."""
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -37,9 +38,11 @@ async def serve(app: FastAPI, listen: str) -> None:
     server = uvicorn.Server(config)
     try:
         await server.serve(sockets=[listener])
+    except asyncio.CancelledError:
+        config.timeout_graceful_shutdown = 0
+        await server.shutdown(sockets=[listener])
+        raise
     finally:
-        for acceptor in getattr(server, "servers", []):
-            acceptor.close()
         listener.close()
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # whoever waits for an answer asks again elsewhere, at once

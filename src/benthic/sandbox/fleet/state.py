@@ -25,7 +25,7 @@ CREATE INDEX IF NOT EXISTS sandboxes_by_host ON sandboxes (host, state);
 CREATE INDEX IF NOT EXISTS sandboxes_by_project ON sandboxes (project, state);
 -- one row a key; sandbox_id is null until a host has answered
 CREATE TABLE IF NOT EXISTS creations (
-    project TEXT NOT NULL, key TEXT NOT NULL, host TEXT, sandbox_id TEXT, cpus REAL NOT NULL,
+    project TEXT NOT NULL, key TEXT NOT NULL, host TEXT NOT NULL, sandbox_id TEXT, cpus REAL NOT NULL,
     memory_bytes INTEGER NOT NULL, asked_s REAL NOT NULL, PRIMARY KEY (project, key)
 );
 CREATE INDEX IF NOT EXISTS creations_pending ON creations (project) WHERE sandbox_id IS NULL;
