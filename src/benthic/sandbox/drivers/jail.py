@@ -19,7 +19,7 @@ from typing import IO
 
 from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.linux import Launch, ProcessId, mounts, spawn_detached
-from benthic.sandbox.linux.namespaces import in_private_mounts
+from benthic.sandbox.linux.namespaces import bound_segments, in_private_mounts
 from benthic.sandbox.records import Limits
 
 USER_ID = 1000
@@ -142,6 +142,7 @@ class Jail:
             pid = self._first_process(info)
             if self.launch.uid is not None:
                 _map_ids(pid, self.launch.uid)
+                bound_segments(pid, self.disk_bytes, root_uid=self.launch.uid)
             go.write(b"1")
             process = ProcessId.of(pid)
         if process is None:

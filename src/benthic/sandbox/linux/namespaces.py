@@ -6,6 +6,7 @@ stays there, while every other thread sees nothing of it.
 
 import ctypes
 import os
+import platform
 import subprocess
 import threading
 from collections.abc import Callable
@@ -14,7 +15,9 @@ from typing import TypeVar
 
 from benthic.sandbox.linux import mounts
 
-_CLONE_FS, _CLONE_NEWNS, _CLONE_NEWNET = 0x200, 0x20000, 0x40000000
+_CLONE_FS, _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x200, 0x20000, 0x8000000, 0x40000000
+_SETRESUID = {"x86_64": 117, "aarch64": 147}
+_MAX_QUEUES = 16
 _Made = TypeVar("_Made")
 
 
@@ -33,15 +36,28 @@ def in_private_mounts(work: Callable[[], _Made]) -> _Made:
 
 def in_network_of(pid: int, work: Callable[[], _Made]) -> _Made:
     """Runs `work` in a process's network namespace; the sockets that it makes stay there. Blocks until done."""
+    return _in_thread(lambda: _enter(pid, "net", _CLONE_NEWNET), work)
 
-    def enter() -> None:
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            _check(_libc().setns(namespace, _CLONE_NEWNET), f"enter the network of process {pid}")
-        finally:
-            os.close(namespace)
 
-    return _in_thread(enter, work)
+def bound_segments(pid: int, num_bytes: int, *, root_uid: int) -> None:
+    """Bounds the System V shared memory of a process's namespace, and ends each segment with its last user.
+
+    Else a segment outlives everything that used it, and a process that is ended for memory frees none of it.
+
+    Args:
+        root_uid: the host's uid of root inside, to whom these settings belong.
+    """
+    page = os.sysconf("SC_PAGE_SIZE")
+    settings = {"shm_rmid_forced": 1, "shmall": num_bytes // page, "msgmni": _MAX_QUEUES}
+
+    def write() -> None:
+        # Of this thread alone, which libc's function would not do; it ends with `write`.
+        number = _SETRESUID[platform.machine()]
+        _check(_libc().syscall(ctypes.c_long(number), -1, root_uid, -1), f"become {root_uid}")
+        for name, value in settings.items():
+            Path("/proc/sys/kernel", name).write_text(str(value))
+
+    _in_thread(lambda: _enter(pid, "ipc", _CLONE_NEWIPC), write)
 
 
 def id_map(first: int, size: int = 1 << 16) -> int:
@@ -63,6 +79,14 @@ def id_map(first: int, size: int = 1 << 16) -> int:
         for kind in ("uid", "gid"):
             Path(f"/proc/{holder.pid}/{kind}_map").write_text(f"0 {first} {size}\n{size} 0 1\n")
         return os.open(f"/proc/{holder.pid}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _enter(pid: int, name: str, kind: int) -> None:
+    namespace = os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc().setns(namespace, kind), f"enter the {name} namespace of process {pid}")
+    finally:
+        os.close(namespace)
 
 
 def _in_thread(enter: Callable[[], None], work: Callable[[], _Made]) -> _Made:

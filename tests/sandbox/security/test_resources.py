@@ -1,0 +1,110 @@
+"""Every resource ends at its limit; the sandbox goes on, and its neighbour notices nothing (see conftest.py)."""
+
+import errno
+import time
+
+import pytest
+
+from benthic.sandbox import Reason
+from benthic.sandbox.records import MIB
+from tests.sandbox.security.kinds import LIMITS, SHARED_KERNEL, Inside
+
+
+def test_a_fork_bomb_is_held_at_the_limit_and_ended_at_its_time(inside: Inside) -> None:
+    began = time.monotonic()
+    result = inside.attack("fork-bomb", timeout_s=1.5)
+    assert result.reason is Reason.TIMEOUT
+    assert time.monotonic() - began < 15
+    assert inside.errors("fork-bomb", "once")[0] == "EAGAIN"
+
+
+def test_threads_count_as_processes(inside: Inside) -> None:
+    assert 8 < int(inside.attack("threads").text) <= LIMITS.num_processes
+
+
+@pytest.mark.parametrize("kind", ["anonymous", "shared", "segment", "file"])
+def test_a_memory_hog_of_any_kind_is_ended_and_no_one_else(inside: Inside, kind: str) -> None:
+    before = inside.wait(inside.machine.out_of_memory_kills())
+    result = inside.attack("hog", kind, 1024)
+    assert b"all" not in result.stdout
+    assert result.returncode == -9 or result.text.strip() in (str(errno.ENOMEM), str(errno.ENOSPC)), result
+    if inside.kind in SHARED_KERNEL and result.returncode == -9:
+        assert inside.wait(inside.machine.out_of_memory_kills()) > before
+    assert inside.wait(inside.machine.death()) is None
+
+
+@pytest.mark.parametrize("folder", ["/work", "/tmp", "/dev/shm"])
+@pytest.mark.parametrize("way", ["kept", "unlinked"])
+def test_a_file_system_is_full_before_the_memory_is(inside: Inside, folder: str, way: str) -> None:
+    fill = f"/work/hostile fill {folder}/big{way}" + (" unlinked" if way == "unlinked" else "")
+    result = inside.run(f"[ -d {folder} ] || exit 77; {fill} && {fill}2; rm -f {folder}/big*")
+    if result.returncode == 77:
+        pytest.skip(f"there is no {folder} in this kind")
+    written = [int(line.split()[0]) for line in result.text.splitlines()]
+    stopped = {errno.errorcode[int(line.split()[1])] for line in result.text.splitlines()}
+    assert stopped <= {"EFBIG", "ENOSPC"}, result
+    assert max(written) <= LIMITS.file_bytes // MIB
+    assert sum(written[: 2 if way == "kept" else 1]) <= LIMITS.disk_bytes // MIB
+    after = inside.run(f"echo x >{folder}/small && cat {folder}/small")
+    assert after.text == "x\n", after
+
+
+def test_a_file_of_holes_is_no_larger_than_any_other(inside: Inside) -> None:
+    assert inside.errors("sparse", "/work/sparse") == ["EFBIG"]
+
+
+@pytest.mark.parametrize("folder", ["/work", "/tmp"])
+def test_many_small_files_end_at_their_number(inside: Inside, folder: str) -> None:
+    count, error = inside.attack("files", folder, timeout_s=60).text.split()
+    assert int(count) <= LIMITS.num_files
+    assert errno.errorcode[int(error)] in ("ENOSPC", "EDQUOT")
+
+
+def test_descriptors_end_at_their_number(inside: Inside) -> None:
+    count, error = inside.attack("descriptors").text.split()
+    assert int(count) < LIMITS.num_open_files
+    assert errno.errorcode[int(error)] == "EMFILE"
+
+
+@pytest.mark.parametrize("shell", ["yes", "cat /dev/zero", "cat /dev/urandom", "yes >&2"])
+def test_endless_output_is_bounded_and_ended_at_its_time(inside: Inside, shell: str) -> None:
+    result = inside.run(shell, timeout_s=1)
+    assert result.reason is Reason.TIMEOUT
+    assert len(result.stdout) + len(result.stderr) <= 2 * LIMITS.output_bytes
+    assert result.is_truncated
+
+
+def test_a_command_deaf_to_signals_is_ended_with_its_daemons(inside: Inside) -> None:
+    result = inside.attack("daemon", "stay", timeout_s=1)
+    assert result.reason is Reason.TIMEOUT
+    assert "daemon" not in inside.run("cat /proc/[0-9]*/comm").text
+
+
+def test_a_daemon_that_holds_stdout_keeps_nobody_waiting(inside: Inside) -> None:
+    began = time.monotonic()
+    result = inside.attack("daemon", timeout_s=20)
+    assert result.reason is Reason.EXITED
+    assert time.monotonic() - began < 10
+    inside.run("for f in /proc/[0-9]*/comm; do grep -q '^daemon$' $f && kill -9 $(basename $(dirname $f)); done; true")
+
+
+def test_orphans_are_reaped(inside: Inside) -> None:
+    for _ in range(6):  # more than the limit of processes in all
+        assert inside.attack("zombies").returncode == 0
+    time.sleep(0.2)
+    assert inside.run("cat /proc/[0-9]*/stat | grep -c ') Z '").text == "0\n"
+
+
+def test_nobody_gets_ahead_of_the_others(inside: Inside) -> None:
+    assert set(inside.errors("priority")) <= {"EPERM", "EACCES"}
+
+
+def test_no_core_is_dumped(inside: Inside) -> None:
+    result = inside.run("ulimit -c unlimited 2>/dev/null; ulimit -c; sh -c 'kill -SEGV $$'; ls -A /work")
+    assert result.text.split() == ["0", "hostile"]
+
+
+def test_processor_time_is_shared_with_the_neighbour(inside: Inside) -> None:
+    burn = "for i in 1 2 3 4 5 6 7 8; do while :; do :; done & done; sleep 1; echo over; kill $(jobs -p)"
+    result = inside.run(burn, timeout_s=15)
+    assert result.text == "over\n"
