@@ -1,7 +1,8 @@
 """Calls of functions in a jail's warm Python."""
 
 import asyncio
-from collections.abc import Iterator
+import os
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -149,9 +150,9 @@ def test_calls_run_beside_each_other(machine: FunctionMachine) -> None:
     assert began[1] < 1.9, "one after the other would take 2 s"
 
 
-async def _timed(awaitable: object) -> tuple[list[CallResult], float]:
+async def _timed(calls: Awaitable[list[CallResult]]) -> tuple[list[CallResult], float]:
     began = asyncio.get_running_loop().time()
-    results = await awaitable  # type: ignore[misc]
+    results = await calls
     return results, asyncio.get_running_loop().time() - began
 
 
@@ -175,5 +176,5 @@ def test_a_zygote_that_was_killed_is_replaced(machine: FunctionMachine) -> None:
     assert machine.group is not None
     for pid in machine.group.pids():
         if b"python3" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]:
-            __import__("os").kill(pid, 9)
+            os.kill(pid, 9)
     assert call(machine, "def f(): return 2").value == 2

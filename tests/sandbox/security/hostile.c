@@ -34,9 +34,9 @@ static int answer(long result)
 
 static int fork_bomb(char **arguments)
 {
-    for (;;)
-        if (fork() < 0 && arguments[0])
-            return answer(-1);
+    while (arguments)
+        fork();
+    return 0;
 }
 
 static void *sleeper(void *nothing)

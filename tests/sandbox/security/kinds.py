@@ -86,7 +86,7 @@ class Inside:
         return self._runner.run(coroutine)
 
     async def _start(self) -> Machine:
-        home = self._root / "homes" / uuid.uuid4().hex[:12]
+        self._home = home = self._root / "homes" / uuid.uuid4().hex[:12]
         home.mkdir(parents=True)
         machine = await self.driver.start(SandboxSpec(kind=self.driver.kind, limits=LIMITS), home)
         self.guest = await Guest.attach(machine.connect)
@@ -107,6 +107,7 @@ class Inside:
         """Ends it."""
         self._runner.run(self.guest.close())
         self._runner.run(self.machine.destroy())
+        shutil.rmtree(self._home)
         self._runner.close()
 
 

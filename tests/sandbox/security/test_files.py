@@ -1,24 +1,27 @@
 """Files asked for by the host are looked up inside: no link, special file or archive leads anywhere else."""
 
 import asyncio
+import contextlib
 import io
 import os
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from benthic.sandbox import Command
 from benthic.sandbox.errors import PathError
 from tests.sandbox.security.kinds import Inside
 
 
 @pytest.fixture
-def secret(tmp_path: Path) -> Path:
+def secret() -> Iterator[Path]:
     """A file of the host that everybody may read."""
-    folder = Path(f"/tmp/benthic-secret-{os.getpid()}")
-    folder.write_text("of the host")
-    yield folder
-    folder.unlink()
+    file = Path(f"/tmp/benthic-secret-{os.getpid()}")
+    file.write_text("of the host")
+    yield file
+    file.unlink()
 
 
 def test_links_to_the_hosts_paths_lead_to_the_sandboxs_own(inside: Inside, secret: Path) -> None:
@@ -38,7 +41,7 @@ def test_writing_through_a_link_changes_nothing_of_the_host(inside: Inside, secr
     inside.run(f"ln -s {secret} /work/link; ln -s /tmp /work/folder")
     for path in ("/work/link", f"/work/folder/{secret.name}"):
         for atomic in (True, False):
-            with __import__("contextlib").suppress(PathError):
+            with contextlib.suppress(PathError):
                 inside.wait(inside.guest.files.write(path, b"changed", atomic=atomic))
     assert secret.read_text() == "of the host"
 
@@ -113,11 +116,9 @@ def test_a_path_exchanged_while_it_is_written_leads_nowhere_else(inside: Inside,
     swap = f"while :; do ln -sfn {secret} /work/swap; rm -f /work/swap; echo y >/work/swap; rm -f /work/swap; done"
 
     async def race() -> None:
-        from benthic.sandbox import Command
-
         await inside.guest.start("swap", Command(shell=swap, timeout_s=20))
         for _ in range(20):
-            with __import__("contextlib").suppress(PathError):
+            with contextlib.suppress(PathError):
                 await inside.guest.files.write("/work/swap", b"changed", atomic=False)
         await inside.guest.forget("swap")
 

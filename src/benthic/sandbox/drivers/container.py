@@ -42,6 +42,7 @@ from benthic.sandbox.linux import (
     root_tag,
 )
 from benthic.sandbox.linux.cgroup_mounts import BASE
+from benthic.sandbox.linux.namespaces import bound_segments
 from benthic.sandbox.linux.unix_sockets import listening
 from benthic.sandbox.network.egress import RESOLV_CONF
 from benthic.sandbox.records import Command, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
@@ -50,6 +51,8 @@ Runtime = Literal["crun", "runc"]
 INIT_MEMORY_BYTES = 4 << 20
 """Allowed on top of the sandbox's memory, for init and its tables."""
 INIT_PROCESSES = 2
+SEGMENTS_SHARE = 4
+"""Of its memory a sandbox may hold one part in so many as System V segments."""
 OOM_SCORE_ADJ = -900
 """Init's; it is inherited, since nobody may lower it inside. Commands raise theirs."""
 OWNER = "container-"
@@ -200,6 +203,7 @@ class ContainerDriver:
             oci.write_bundle(home / "bundle", config)
             process = self._launch(home, group, layers, scratch, init, first_uid)
             state.record(pid=process.pid, start_ticks=process.start_ticks)
+            bound_segments(process.pid, spec.limits.memory_bytes // SEGMENTS_SHARE, root_uid=first_uid)
         return ContainerMachine(home, process, group, self._setup(spec), self)
 
     def _launch(
