@@ -22,7 +22,7 @@ from benthic.sandbox.host import Rebuilt
 from benthic.sandbox.live import LiveSandbox
 from benthic.sandbox.rebuilding import Origin, Rerun, copy_calls, doubtful, origin
 from benthic.sandbox.records import Checkpoint, Reason, SandboxSpec, SnapshotRef, State
-from benthic.sandbox.starting import Started, Starter, configure
+from benthic.sandbox.starting import Started, Starter, attached, configure
 from benthic.sandbox.trajectory import BlobStore, Head, Trajectory, TrajectoryLog
 from benthic.sandbox.wire import encode
 
@@ -48,15 +48,18 @@ class Lifecycle:
         self._burials: dict[str, asyncio.Task[None]] = {}
         self._watch: asyncio.Task[None] | None = None
         self._boot_id = kernel_boot_id()
+        self._has_left = False
 
     async def open(self) -> None:
         """Makes the folders and begins to watch."""
+        self._has_left = False
         await asyncio.to_thread(self.folders.create)
         if self._watch is None:
             self._watch = asyncio.create_task(self._watch_all(), name="sandbox watch")
 
     async def leave(self) -> None:
         """Lets go of every sandbox without ending it."""
+        self._has_left = True
         if self._watch is not None:
             self._watch.cancel()
             await asyncio.gather(self._watch, return_exceptions=True)
@@ -170,12 +173,14 @@ class Lifecycle:
             TrajectoryHeld: it belongs to another process.
         """
         sandbox = self.live.get(sandbox_id)
-        if sandbox is not None:
+        if sandbox is not None and sandbox.record.state is not State.DEAD:
             return sandbox
         return await self.take(sandbox_id)
 
     async def take(self, sandbox_id: str) -> LiveSandbox | None:
         """Takes over what another process left, or finds it dead."""
+        if self._has_left:
+            raise TrajectoryHeld(f"this host has let go of sandbox {sandbox_id}; call it through another one")
         task = self._taking.get(sandbox_id)
         if task is None:
             task = self._taking[sandbox_id] = asyncio.create_task(self._take(self.record(sandbox_id)))
@@ -197,6 +202,7 @@ class Lifecycle:
     async def _take(self, record: SandboxRecord) -> LiveSandbox | None:
         if record.id in self._burials:
             await asyncio.shield(self._burials[record.id])
+            record = self.record(record.id)
         if record.state is State.DEAD or record.id in self.live:
             return self.live.get(record.id)
         log = await TrajectoryLog.open(self.folders.log(record.id), self.blobs, executor=self._executor)
@@ -235,7 +241,7 @@ class Lifecycle:
         """A frozen machine does not greet; it is let go on for a moment."""
         if is_paused:
             await machine.thaw()
-        guest = await Guest.attach(machine.connect)
+        guest = await attached(machine)
         if not guest.hello.is_configured:
             await configure(guest, machine, spec)
         if is_paused:
@@ -274,7 +280,8 @@ class Lifecycle:
 
     def found_dead(self, sandbox: LiveSandbox, death: SandboxDied) -> None:
         """Buries it in the background."""
-        self._begin_burial(sandbox, death.reason, death.detail)
+        if not self._has_left:
+            self._begin_burial(sandbox, death.reason, death.detail)
 
     async def bury(self, sandbox: LiveSandbox, reason: Reason, detail: str = "") -> None:
         """Ends it, removes its home, and keeps its log."""
@@ -286,6 +293,7 @@ class Lifecycle:
         if task is None:
             task = self._burials[sandbox_id] = asyncio.create_task(self._bury(sandbox, reason, detail))
             task.add_done_callback(lambda _: self._burials.pop(sandbox_id, None))
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
     async def _bury(self, sandbox: LiveSandbox, reason: Reason, detail: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 
 from benthic.errors import SandboxError
 from benthic.sandbox.driver import Machine
-from benthic.sandbox.errors import GuestLost, NotSupported, SandboxDied
+from benthic.sandbox.errors import GuestLost, NotSupported, SandboxDied, TrajectoryHeld, TrajectoryUnwritable
 from benthic.sandbox.execution import Execution
 from benthic.sandbox.folders import SandboxRecord
 from benthic.sandbox.guest import Guest
@@ -106,7 +106,11 @@ class LiveSandbox:
             if not self.record.is_lapsed:
                 raise SandboxError(f"sandbox {self.record.id} is paused; resume it before calling it")
             await self.resume()
-        return await self.ledger.call(seq, request)
+        try:
+            return await self.ledger.call(seq, request)
+        except TrajectoryHeld:
+            self._require_alive()
+            raise
 
     async def stream(self, seq: int, request: Request) -> AsyncGenerator[Chunk | Answer, None]:
         """A command's output as it comes, then its answer. A reader that leaves early leaves it running."""
@@ -224,8 +228,9 @@ class LiveSandbox:
         await self.guest.close()
         await self.ledger.close(wait_s=LAST_CALLS_S)  # what an agent has brought upon itself is an answer
         self._stop_chores()
-        await self.log.note("died", reason=reason.value, detail=detail)
-        await self.log.close()
+        with contextlib.suppress(TrajectoryUnwritable):
+            await self.log.note("died", reason=reason.value, detail=detail)
+            await self.log.close()
 
     async def leave(self) -> None:
         """Lets go of it without ending it: another host may adopt it."""

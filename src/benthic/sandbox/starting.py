@@ -136,7 +136,7 @@ class Starter:
             stages.begin("driver")
             machine = await driver.start(spec, home, snapshot=snapshot)
             stages.begin("init")
-            guest = await Guest.attach(machine.connect)
+            guest = await attached(machine)
             await configure(guest, machine, spec)
             stages.end()
             return Started(machine, guest, stages.seconds)
@@ -149,6 +149,21 @@ class Starter:
             if isinstance(error, OSError):
                 raise StartFailed(f"{driver.kind} by {driver.name}: {error}", stage=stages.last) from error
             raise
+
+
+async def attached(machine: Machine) -> Guest:
+    """Init's client. Once the driver knows of a death, nobody waits for a greeting."""
+
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        try:
+            return await machine.connect()
+        except OSError:
+            death = await machine.death()
+            if death is not None:
+                raise GuestLost(f"{death[0]}: {death[1]}") from None
+            raise
+
+    return await Guest.attach(connect)
 
 
 async def configure(guest: Guest, machine: Machine, spec: SandboxSpec) -> None:

@@ -68,7 +68,7 @@ def test_the_same_call_sent_twice_at_once_runs_once(tmp_path: Path) -> None:
     played(scene)
 
 
-def test_calls_that_overtake_each_other_run_in_the_order_of_their_places(tmp_path: Path) -> None:
+def test_calls_that_overtake_each_other_are_written_down_in_the_order_of_their_places(tmp_path: Path) -> None:
     async def scene() -> None:
         sandbox, log = Sandbox(0.001), await new_log(tmp_path)
         ledger = Ledger(log, sandbox.run)
@@ -76,7 +76,7 @@ def test_calls_that_overtake_each_other_run_in_the_order_of_their_places(tmp_pat
         random.shuffle(order)
         answers = await asyncio.gather(*(ledger.call(seq, command(seq)) for seq in order))
         assert [answer.data for answer in answers] == [b"%d\n" % seq for seq in order]
-        assert list(sandbox.runs) == sorted(order)
+        assert sandbox.runs == Counter(order)
         assert [entry.request for entry in log.entries()] == [command(seq) for seq in range(30)]
         await log.close()
 

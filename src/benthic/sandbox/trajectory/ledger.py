@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from benthic.errors import RequestError, SandboxError
-from benthic.sandbox.errors import TrajectoryDiverged
+from benthic.sandbox.errors import TrajectoryDiverged, TrajectoryHeld
 from benthic.sandbox.host import Answer, Request
 from benthic.sandbox.trajectory.entries import difference, request_hash
 from benthic.sandbox.trajectory.log import INLINE_BYTES, TrajectoryLog
@@ -77,7 +77,15 @@ class Ledger:
             flight = self._launch(seq, request, hashed)
         elif flight.hashed != hashed:
             raise _diverged(seq, flight.request, request)
-        return await asyncio.shield(flight.task)
+        try:
+            return await asyncio.shield(flight.task)
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if me is not None and me.cancelling():
+                raise
+            raise TrajectoryHeld(
+                f"call {seq} runs on, but this process has let go of it; ask who owns it now"
+            ) from None
 
     def settle(self) -> list["asyncio.Task[Answer]"]:
         """Takes up every call that a crash left open; what they come to is written down."""
