@@ -94,6 +94,10 @@ class Store:
             raise ImageError(f"there is no image {shown(reference)} in {self.root}; it holds {names}")
         return Image.decode(path.read_bytes())
 
+    def has_image(self, name: str) -> bool:
+        """Whether a name has an image."""
+        return self._name(full_name(name)).exists()
+
     def images(self) -> list[NamedImage]:
         """Every name and its image, by name."""
         names = sorted(unquote(path.name) for path in (self.root / "names").iterdir() if path.name[0] != ".")

@@ -38,10 +38,9 @@ def ensure_tiny(store: Store) -> Image:
     Raises:
         ImageError: there is no static busybox on this machine; the message names the package.
     """
-    try:
+    if store.has_image(TINY):
         return store.image(TINY)
-    except ImageError:
-        busybox = static_busybox()
+    busybox = static_busybox()
     with store.adding():
         layer = store.add_layer(
             lambda writer: _fill(writer, busybox),
