@@ -4,7 +4,7 @@ import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import typer
@@ -108,11 +108,16 @@ def test_the_table_of_cuts_lists_what_a_report_can_say() -> None:
     assert sorted(listed) == sorted(get_args(Cut))
 
 
+def option_names(command: Any) -> set[str]:
+    """Options of a command and of everything below it."""
+    own = {name for item in command.params for name in (*item.opts, *item.secondary_opts)}
+    return own.union(*(option_names(inner) for inner in getattr(command, "commands", {}).values()))
+
+
 def test_every_option_that_a_page_gives_a_command_exists() -> None:
     command = typer.main.get_command(app)
     verbs = command.commands  # type: ignore[attr-defined]
-    bench = [item.params for item in verbs.pop("bench").commands.values()]
-    options = {"bench": {name for params in bench for item in params for name in item.opts}}
+    options = {group: option_names(verbs.pop(group)) for group in ("bench", "sandbox")}
     options |= {
         verb: {name for item in inner.params for name in (*item.opts, *item.secondary_opts)}
         for verb, inner in verbs.items()

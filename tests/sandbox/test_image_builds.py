@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import tarfile
 from pathlib import Path
@@ -161,6 +162,17 @@ def test_the_verbs_build_list_export_import_check_remove_and_collect(
     assert run([*image, "rm", "tool:1", *root]) == 2
     assert "no image 'tool:1' to remove" in capsys.readouterr().err
     assert run([*image, "build", str(folder), *root]) == 2
+
+
+def test_the_code_of_the_page_on_images_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).resolve().parents[2] / "docs/sandbox-images.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (recipe,) = re.findall(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), {})
+    Path("recipe.toml").write_text(recipe)
+    assert read_recipe(Path("recipe.toml")).name == "tools:1"
 
 
 @pytest.mark.nightly
