@@ -1,13 +1,108 @@
-"""`benthic sandbox`: sandboxes for agents on this machine."""
+"""`benthic sandbox`: sandboxes for agents, on this machine or of a fleet."""
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from benthic.cli.sandbox_images import image
+from benthic.cli.sandbox_images import STATE_ROOT, image
+from benthic.cli.sandbox_run import Kinds, Root, Url, run, shell
+from benthic.cli.sandbox_serve import serve
+from benthic.cli.sandbox_trajectory import log
+
+if TYPE_CHECKING:
+    from benthic.sandbox.host import SandboxInfo
+    from benthic.sandbox.records import ProbeResult
 
 sandbox = typer.Typer(
     name="sandbox",
-    help="Sandboxes for agents: what this machine can do, images, running commands.",
+    help="Sandboxes for agents: what this machine can do, running commands, logs, images, a fleet.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
 sandbox.add_typer(image)
+sandbox.command()(run)
+sandbox.command()(shell)
+sandbox.command()(serve)
+sandbox.command()(log)
+
+
+@sandbox.command()
+def probe(
+    kind: Annotated[list[Kinds] | None, typer.Option(help="Only this kind; may be given again.")] = None,
+    root: Root = STATE_ROOT,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """Start one sandbox with each driver, and say which work here and why others do not.
+
+    The exit code is 1 if none works.
+    """
+    import asyncio
+
+    from benthic.sandbox.probe import all_drivers, working_kinds
+    from benthic.sandbox.probe import probe as probe_all
+
+    kinds = {one.value for one in kind or Kinds}
+    drivers = [driver for driver in all_drivers(root.expanduser()) if driver.kind in kinds]
+    results = asyncio.run(probe_all(drivers))
+    if as_json:
+        typer.echo(json.dumps([_fields(result) for result in results], indent=2))
+    else:
+        for result in results:
+            _print(result)
+        working = working_kinds(results)
+        typer.echo(f"\n{len(working)} of {len(kinds)} kinds work here{': ' if working else ''}{', '.join(working)}")
+    if not any(result.is_working for result in results):
+        raise typer.Exit(1)
+
+
+@sandbox.command("ls")
+def list_(
+    root: Root = STATE_ROOT,
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
+) -> None:
+    """List the sandboxes that are not closed."""
+    import asyncio
+
+    from benthic.cli.sandbox_hosts import opened_host
+    from benthic.sandbox.wire import encode
+
+    async def listed() -> "list[SandboxInfo]":
+        async with opened_host(root, url) as host:
+            return await host.sandboxes()
+
+    infos = asyncio.run(listed())
+    if as_json:
+        typer.echo(json.dumps([encode(info) for info in infos], indent=2))
+        return
+    for info in infos:
+        why = f" ({info.reason}{': ' + info.detail if info.detail else ''})" if info.reason else ""
+        name = info.spec.image or "tiny"
+        typer.echo(f"{info.id}  {info.spec.kind:<10} {info.state:<9} {info.next_seq:>5} calls  {name}{why}")
+    if not infos:
+        typer.echo("no sandboxes")
+
+
+@sandbox.command()
+def gc(root: Root = STATE_ROOT) -> None:
+    """Remove what belongs to no living sandbox: processes, mounts, folders, layers that nothing refers to."""
+    import asyncio
+
+    from benthic.cli.sandbox_hosts import reconcile
+
+    removed = asyncio.run(reconcile(root.expanduser()))
+    for line in removed:
+        typer.echo(line)
+    typer.echo(f"{len(removed)} things removed")
+
+
+def _print(result: "ProbeResult") -> None:
+    colour = typer.colors.GREEN if result.is_working else typer.colors.YELLOW
+    verdict = typer.style(f"{'works' if result.is_working else 'no':<6}", fg=colour)
+    took = f"{result.start_s * 1e3:7.0f} ms" if result.start_s is not None else f"{'-':>10}"
+    typer.echo(f"{result.kind:<10} {result.driver:<12} {verdict} {took}  {result.detail}")
+
+
+def _fields(result: "ProbeResult") -> dict[str, Any]:
+    return {name: getattr(result, name) for name in ("kind", "driver", "is_working", "start_s", "detail")}

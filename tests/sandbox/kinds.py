@@ -1,0 +1,59 @@
+"""Which kinds of sandboxes a machine can be asked to make: where the programs are, the kind must work."""
+
+import os
+import shutil
+
+import pytest
+
+from benthic.errors import SandboxError
+from benthic.sandbox.boot.kernel import fetch_kernel, find_kernel
+from benthic.sandbox.records import Kind
+
+_PACKAGES = {
+    "bwrap": "bubblewrap",
+    "crun": "crun",
+    "mkfs.ext4": "e2fsprogs",
+    "qemu-img": "qemu-utils",
+    "qemu-system-x86_64": "qemu-system-x86",
+    "runc": "runc",
+}
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+def require_kind(kind: Kind) -> None:
+    """Skips the test if this machine lacks what the kind needs, with the Debian package's name."""
+    if lacking := _lacking(kind):
+        pytest.skip(f"{kind}: {lacking}")
+
+
+def _lacking(kind: Kind) -> str | None:
+    match kind:
+        case "function":
+            return _without("bwrap")
+        case "container":
+            if os.geteuid() != 0:
+                return "containers need root"
+            return _without("crun") and _without("runc")
+        case "microvm":
+            return _without("qemu-system-x86_64") or _without_kernel()
+        case "vm":
+            return _without("qemu-system-x86_64") or _without("qemu-img") or _without("mkfs.ext4") or _without_kernel()
+
+
+def _without(program: str) -> str | None:
+    if shutil.which(program, path=_PATH):
+        return None
+    return f"there is no {program}: install the Debian package {_PACKAGES[program]}"
+
+
+def _without_kernel() -> str | None:
+    try:
+        find_kernel()
+        return None
+    except SandboxError:
+        pass
+    try:
+        fetch_kernel()
+    except SandboxError as error:
+        return f"no kernel for guests: {error}"
+    return None
