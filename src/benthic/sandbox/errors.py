@@ -9,6 +9,7 @@ SandboxError              (benthic/errors.py)
 |-- TokenRefused          a gateway or an agent does not know who asks
 |-- UnknownSandbox        there is none of that name, as far as the caller may know
 |-- StartFailed           `stage` and seconds of each stage are in the message
+|-- CallRefused           init has no room for another job, or the call made no sense to it
 |-- GuestLost             init inside cannot be reached; whoever owns the sandbox makes SandboxDied of it
 |-- ImageError            an image, a layer or an archive that is not there, broken, or may not be taken in
 |-- NotSupported          this kind, or this machine, cannot do that
@@ -121,6 +122,10 @@ class TrajectoryUnwritable(SandboxError):
     """A record could not be made safe. The same call may be sent again: it runs once at most."""
 
     is_infra = True
+
+
+class CallRefused(SandboxError):
+    """Init inside understood a call and said no: it keeps as many jobs, or as much output, as it can."""
 
 
 class GuestLost(SandboxError):

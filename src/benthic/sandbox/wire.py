@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 from benthic.errors import BenthicError, CapacityError, RequestError, SandboxError, shown
 from benthic.sandbox.errors import (
+    CallRefused,
     CommandTimeout,
     GuestLost,
     HostUnreachable,
@@ -41,7 +42,7 @@ T = TypeVar("T")
 _SPOKEN: Mapping[str, type[BenthicError]] = {
     error.__name__: error
     for error in (
-        *(GuestLost, ImageError, NotSupported, OutcomeUnknown),
+        *(CallRefused, GuestLost, ImageError, NotSupported, OutcomeUnknown),
         *(TrajectoryCorrupt, TrajectoryDiverged, TrajectoryHeld, TrajectoryUnwritable),
         *(HostUnreachable, QuotaExceeded, TokenRefused, UnknownSandbox, CapacityError, SandboxError),
     )

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from benthic.sandbox.errors import CallRefused
 from benthic.sandbox.guest import Guest, JobSetup
-from benthic.sandbox.guest.connection import CallRefused, UnknownJob
+from benthic.sandbox.guest.connection import UnknownJob
 from benthic.sandbox.records import Command, Reason
 from tests.sandbox.guest.plain_init import PlainInit, is_alive, until
 

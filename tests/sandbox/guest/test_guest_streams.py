@@ -70,6 +70,19 @@ def test_a_reader_that_waits_does_not_count_as_silence(init: PlainInit) -> None:
     init.play(story)
 
 
+def test_a_command_that_waits_for_a_reader_goes_on_when_that_reader_will_never_come(init: PlainInit) -> None:
+    async def story(guest: Guest) -> None:
+        command = Command(shell="seq 1 200000", timeout_s=30)
+        await guest.start("a", command, holds_output=True)
+        await guest.start("b", command, holds_output=True)
+        assert (await guest.run("a", command)).returncode == 0, "the same client runs it without reading"
+        other = await init.guest()
+        assert (await other.wait("b")).returncode == 0, "another client does not know of it"
+        await other.close()
+
+    init.play(story)
+
+
 def test_output_can_be_read_from_any_offset_also_after_the_end(init: PlainInit) -> None:
     async def story(guest: Guest) -> None:
         await guest.run("a", Command(shell="seq 1 1000"))

@@ -4,6 +4,7 @@ A driver starts `build_init()` as process 1 in one of these ways, with an empty 
 
     init --listen-fd N      an inherited listening unix socket; its path should not be visible inside
     init --device PATH      a virtio-serial port or a serial line
+    init --boot             the first program of a virtual machine: see boot.c
 
 It needs the capabilities KILL, SETUID, SETGID, SETPCAP (for a root of its own; with one single user inside, none), and
 makes use of SYS_RESOURCE. Commands keep none of them.

@@ -90,14 +90,16 @@ static void call_hello(struct call *call)
     init->key = crc32_of(0, nonce, strlen(nonce));
     init->is_greeted = true;
     init->is_noisy = false;
-    if (strcmp(init->client, client)) {
-        snprintf(init->client, sizeof init->client, "%s", client);
-        init->last_signal_id = 0;
-    }
-    for (struct job *job = init->jobs; job; job = job->next) { /* an older client's questions are void */
+    bool is_new = strcmp(init->client, client);
+    for (struct job *job = init->jobs; job; job = job->next) { /* an older session's questions are void */
         job->num_waiting = 0;
         job->feed_id = 0;
         job->is_followed = false;
+        job->holds_output &= !is_new || job->is_file_call; /* nobody will come who wanted to read */
+    }
+    if (is_new) {
+        snprintf(init->client, sizeof init->client, "%s", client);
+        init->last_signal_id = 0;
     }
 }
 
@@ -175,11 +177,15 @@ static void call_start(struct call *call)
     struct init *init = call->init;
     const char *id = header_text(call->header, "job", ""), *trouble = lack_of_room(init);
     if (call->job) {
+        if (!call->job->is_file_call) /* whoever wanted to read may be gone */
+            call->job->holds_output = header_number(call->header, "holds_output", 0);
         answer_start(call, call->job, false);
         return;
     }
-    if (!*id || strlen(id) > ID_MAX || !init->setup.is_configured)
-        trouble = "no valid job id, or not configured";
+    int num_arguments;
+    header_list(call->header, "argv", &num_arguments);
+    if (!*id || strlen(id) > ID_MAX || !num_arguments || !init->setup.is_configured)
+        trouble = "no valid job id, nothing to run, or not configured";
     if (trouble) {
         refuse(call, "refused", trouble);
         return;
@@ -194,16 +200,13 @@ static void call_start(struct call *call)
         .columns = header_number(call->header, "columns", 0),
     };
     struct job *job = new_job(call);
-    trouble = program.argv[0] ? job_start(&init->jobs, &init->setup, &program, job) : "argv is empty";
-    free_list(program.argv);
-    free_list(program.env);
-    if (trouble) {
-        job_free(job);
-        refuse(call, "refused", trouble);
-        return;
-    }
+    job->next = init->jobs;
+    init->jobs = job;
+    job_start(&init->setup, &program, job);
     job_write_input(job);
     answer_start(call, job, true);
+    free_list(program.argv);
+    free_list(program.env);
 }
 
 static void call_wait(struct call *call)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benthic.errors import SandboxError
-from benthic.sandbox.errors import GuestLost
+from benthic.sandbox.errors import CallRefused, GuestLost
 from benthic.sandbox.guest.frames import Frame, FrameDecoder, FrameError, encode_frame, key_of
 from benthic.sandbox.guest.records import Hello
 from benthic.sandbox.records import Chunk
@@ -35,10 +35,6 @@ NONSENSE_MAX = 5
 
 class UnknownJob(KeyError):
     """Init has no job of this id."""
-
-
-class CallRefused(ValueError):
-    """Init understood a call and said no."""
 
 
 @dataclass(slots=True)

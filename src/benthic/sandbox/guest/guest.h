@@ -5,7 +5,7 @@
  *   jobs.c     the table of jobs                           kept.c     the first and last part of an output
  *   spawn.c    from init to the user's program             monitor.c  a command's parent: reaps and kills its tree
  *   files.c    file calls, as children                     pack.c, unpack.c   archives out and in
- *   ports.c    a connection to a port inside
+ *   ports.c    a connection to a port inside               boot.c     before all that, in a virtual machine
  */
 #ifndef GUEST_H
 #define GUEST_H
@@ -207,7 +207,7 @@ struct job {
 };
 
 struct job *job_find(struct job *jobs, const char *id);
-const char *job_start(struct job **jobs, const struct setup *setup, struct program *program, struct job *job);
+void job_start(const struct setup *setup, struct program *program, struct job *job);
 bool job_may_read(const struct job *job, int stream);
 void job_read(struct job *job, int stream, int64_t now_ms);
 void job_write_input(struct job *job);

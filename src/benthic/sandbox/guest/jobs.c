@@ -17,6 +17,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifndef W_EXITCODE
+#define W_EXITCODE(code, signal) ((code) << 8 | (signal))
+#endif
+
 enum { GIVE_UP_MS = 2000, SETTLE_MS = 200 };
 
 struct job *job_find(struct job *jobs, const char *id)
@@ -82,36 +86,10 @@ static bool open_channels(struct job *job, struct program *program)
 
 static void close_childs_ends(struct program *program)
 {
-    for (int i = 0; i < 3; i++)
+    for (int i = 2; i >= 0; i--) /* a terminal is there thrice */
         if (i == 0 || program->stdio[i] != program->stdio[0])
             close_fd(&program->stdio[i]);
     close_fd(&program->control);
-}
-
-/* Starts the program of a job that the caller has filled in; NULL, or what went wrong. */
-const char *job_start(struct job **jobs, const struct setup *setup, struct program *program, struct job *job)
-{
-    job->control = job->input = job->out[0].fd = job->out[1].fd = -1;
-    program->control = program->stdio[0] = program->stdio[1] = program->stdio[2] = -1;
-    job->is_terminal = job->is_input_held = program->rows > 0;
-    if (open_channels(job, program))
-        job->pid = fork();
-    else
-        job->pid = -1;
-    if (!job->pid) {
-        if (program->is_file_call)
-            file_call_main(setup, program);
-        monitor_main(setup, program);
-    }
-    int error = errno;
-    close_childs_ends(program);
-    if (job->pid < 0) {
-        job->pid = 0;
-        return strerror(error);
-    }
-    job->next = *jobs;
-    *jobs = job;
-    return NULL;
 }
 
 static size_t readable(const struct job *job, const struct stream *stream)
@@ -224,6 +202,27 @@ void job_settle(struct job *job, int64_t now_ms)
     job->state = JOB_ENDED;
     bytes_free(&job->unwritten);
     close_fd(&job->input);
+}
+
+/* Starts the program of a job that the caller has filled in. Where that is not possible, the job has ended with 126. */
+void job_start(const struct setup *setup, struct program *program, struct job *job)
+{
+    job->control = job->input = job->out[0].fd = job->out[1].fd = -1;
+    program->control = program->stdio[0] = program->stdio[1] = program->stdio[2] = -1;
+    job->is_terminal = job->is_input_held = program->rows > 0;
+    job->pid = open_channels(job, program) ? fork() : -1;
+    if (!job->pid) {
+        if (program->is_file_call)
+            file_call_main(setup, program);
+        monitor_main(setup, program);
+    }
+    int error = errno;
+    close_childs_ends(program);
+    if (job->pid > 0)
+        return;
+    job->pid = 0;
+    job->report = (struct report){.status = W_EXITCODE(126, 0), .error = error, .text = "cannot make a process"};
+    exited(job, job->started_ms);
 }
 
 static bool hear_one(struct job *job, int64_t now_ms)
