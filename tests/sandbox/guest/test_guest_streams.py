@@ -93,6 +93,30 @@ def test_output_can_be_read_from_any_offset_also_after_the_end(init: PlainInit) 
     init.play(story)
 
 
+def test_a_reader_gets_the_last_words_of_a_command_that_ran_out_of_time(init: PlainInit) -> None:
+    async def story(guest: Guest) -> None:
+        command = Command(shell="seq 1 50000; sleep 60", timeout_s=0.5)
+        await guest.start("a", command, holds_output=True)
+        words = b"".join(b"%d\n" % number for number in range(1, 50_001))
+        assert await stdout_of(guest, "a") == words
+        assert (await guest.wait("a")).reason is Reason.TIMEOUT
+        assert await stdout_of(guest, "a", stdout=len(words) - 6) == b"50000\n", "also later"
+
+    init.play(story)
+
+
+def test_a_reader_that_sleeps_does_not_hold_up_a_command_that_ran_out_of_time(init: PlainInit) -> None:
+    async def story(guest: Guest) -> None:
+        await guest.start("a", Command(shell="yes", timeout_s=0.5), holds_output=True)
+        output = guest.output("a")
+        await anext(output)
+        result = await asyncio.wait_for(guest.wait("a"), 10)
+        assert result.reason is Reason.TIMEOUT
+        await output.aclose()
+
+    init.play(story)
+
+
 def test_what_was_dropped_before_a_reader_came_is_skipped(init: PlainInit) -> None:
     async def story(guest: Guest) -> None:
         await guest.run("a", Command(shell="seq 1 200000", max_output_bytes=1000))

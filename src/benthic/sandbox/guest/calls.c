@@ -53,6 +53,11 @@ static void refuse(struct call *call, const char *kind, const char *text)
     send_frame(call->init, &header, NULL, 0);
 }
 
+static int64_t clamp(int64_t number, int64_t low, int64_t high)
+{
+    return number < low ? low : number > high ? high : number;
+}
+
 static char **copy_list(const struct header *header, const char *key)
 {
     int count, used = 0;
@@ -150,7 +155,7 @@ static struct job *new_job(struct call *call)
     job->input_ends = header_number(header, "input_ends", 1);
     job->fed = call->frame->body_len;
     bytes_add(&job->unwritten, call->frame->body, call->frame->body_len);
-    int64_t max = header_number(header, "output_bytes", call->init->setup.output_max);
+    int64_t max = clamp(header_number(header, "output_bytes", call->init->setup.output_max), 0, KEPT_MAX);
     kept_init(&job->out[0].kept, max);
     kept_init(&job->out[1].kept, max);
     return job;
@@ -183,8 +188,8 @@ static void call_start(struct call *call)
         return;
     }
     int num_arguments;
-    header_list(call->header, "argv", &num_arguments);
-    if (!*id || strlen(id) > ID_MAX || !num_arguments || !init->setup.is_configured)
+    const struct value *argv = header_list(call->header, "argv", &num_arguments);
+    if (!*id || strlen(id) > ID_MAX || !num_arguments || argv->kind != KIND_TEXT || !init->setup.is_configured)
         trouble = "no valid job id, nothing to run, or not configured";
     if (trouble) {
         refuse(call, "refused", trouble);
@@ -216,11 +221,6 @@ static void call_wait(struct call *call)
     job->waiting[job->num_waiting++] = call->id;
 }
 
-static int64_t clamp(int64_t number, int64_t low, int64_t high)
-{
-    return number < low ? low : number > high ? high : number;
-}
-
 /* A reader has come, or tells how far it is. */
 static void call_follow(struct call *call)
 {
@@ -234,7 +234,7 @@ static void call_follow(struct call *call)
         if (is_fresh)
             stream->sent = stream->consumed;
     }
-    job->is_followed = !job->is_ending;
+    job->is_followed = true;
     if (call->id)
         answer(call);
 }
@@ -480,6 +480,8 @@ void call_answer_jobs(struct init *init)
             send_frame(init, &header, NULL, 0);
             job->feed_id = 0;
         }
+        if (job->is_ending && init->now_ms >= job->give_up_ms)
+            is_all_sent = true; /* it ran out of time, and so does its reader */
         while (job->num_waiting && job->state == JOB_ENDED && is_all_sent && init->out.len < QUEUE_HIGH)
             answer_end(init, job, job->waiting[--job->num_waiting]);
     }

@@ -97,7 +97,7 @@ static size_t readable(const struct job *job, const struct stream *stream)
     int64_t room = PIECE_MAX;
     if (job->state == JOB_ENDED)
         return room; /* and to nobody */
-    if (job->is_followed || job->holds_output)
+    if ((job->is_followed || job->holds_output) && !job->is_ending) /* no reader may delay the end */
         room = (int64_t)stream->kept.ring_max - (stream->kept.total - stream->consumed);
     if (job->state == JOB_EXITED && stream->final - stream->kept.total < room)
         room = stream->final - stream->kept.total;
@@ -290,7 +290,6 @@ void job_end(struct job *job, const char *reason, int64_t now_ms)
     if (job->state == JOB_RUNNING && !job->reason)
         job->reason = reason;
     job->give_up_ms = now_ms + GIVE_UP_MS;
-    job->is_followed = job->holds_output = false; /* no reader may delay the end */
     job_order(job, 0);
     job_settle(job, now_ms);
 }
@@ -332,7 +331,7 @@ int64_t job_due_ms(const struct job *job, int64_t now_ms)
 {
     int64_t due_ms = 0;
     if (job->state == JOB_ENDED)
-        return 0;
+        return job->num_waiting && job->give_up_ms > now_ms ? job->give_up_ms : 0;
     if (!job->is_ending)
         due_ms = job->deadline_ms;
     if (job->state == JOB_EXITED)
