@@ -206,8 +206,8 @@ class Connection:
     async def _new_stream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         while True:
             try:
-                left_s = self._deadline_s - asyncio.get_running_loop().time()
-                return await asyncio.wait_for(self._connect(), max(0.001, left_s))
+                async with asyncio.timeout_at(self._deadline_s):
+                    return await self._connect()
             except (OSError, TimeoutError) as error:
                 self._check_time(repr(error))
                 await asyncio.sleep(PAUSE_S)
@@ -227,7 +227,8 @@ class Connection:
                     return decoder
             self._check_time("it says nothing")
             try:
-                data = await asyncio.wait_for(reader.read(1 << 16), GREETING_S)
+                async with asyncio.timeout(GREETING_S):
+                    data = await reader.read(1 << 16)
             except TimeoutError:
                 writer.write(hello)
                 continue
