@@ -4,9 +4,9 @@
 runs an ordinary guest a thousand times too slowly.
 """
 
-import asyncio
 import ctypes
 import mmap
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ _RDTSC = bytes.fromhex("0f3148c1e2204809d0c3")  # rdtsc; shl rdx, 32; or rax, rd
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """Choose with `tcg` or by `drivers/probe`."""
+    """One way to run a guest. `QemuDriver` chooses once, by booting."""
 
     name: Literal["tcg", "kvm"]
     tsc_khz: int = 0
@@ -43,23 +43,26 @@ class Accelerator:
         return "KVM" if self.name == "kvm" else "translated (TCG)"
 
 
-async def choose_accelerator() -> Accelerator:
-    """What works here."""
-    return await asyncio.to_thread(tcg)
-
-
 def tcg() -> Accelerator:
     """Translation, on any machine."""
     return Accelerator("tcg", _measure_tsc_khz())
 
 
-def kvm_obstacle() -> str | None:
-    """Why KVM cannot work here, or None if only a boot can tell."""
-    if not Path("/dev/kvm").exists():
-        return "no /dev/kvm"
+def kvm_obstacle(device: Path = Path("/dev/kvm"), *, has_other_uid: bool = False) -> str | None:
+    """Why KVM cannot work here, or None if only a boot can tell.
+
+    Args:
+        has_other_uid: QEMU runs under a uid that is in no group.
+    """
+    if not device.exists():
+        return f"no {device}"
+    if has_other_uid and device.stat().st_mode & 0o006 != 0o006:
+        return f"{device} is not open to all users, and machines run under uids of their own; chmod 666 {device}"
+    if not os.access(device, os.R_OK | os.W_OK):
+        return f"this user may not open {device}; add it to the group kvm"
     flags = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")), "")
     if not {"vmx", "svm"} & set(flags.split()):
-        return "/dev/kvm is there, but the processor shows neither vmx nor svm: an ordinary guest does not boot on it"
+        return f"{device} is there, but the processor shows neither vmx nor svm: an ordinary guest does not boot on it"
     return None
 
 

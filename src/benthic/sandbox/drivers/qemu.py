@@ -20,7 +20,7 @@ from typing import Any
 
 from benthic.errors import SandboxError
 from benthic.sandbox.boot import find_kernel
-from benthic.sandbox.drivers.accelerator import Accelerator, choose_accelerator
+from benthic.sandbox.drivers.accelerator import Accelerator, kvm_obstacle, tcg
 from benthic.sandbox.drivers.disks import copy_sparse, layer_disk
 from benthic.sandbox.drivers.qemu_command import PROGRAM, Board, Hardware
 from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, owner, read_snapshot, remove_resources
@@ -43,6 +43,7 @@ QEMU_MEMORY_BYTES = 256 * MIB
 QEMU_PROCESSES = 160
 """Threads of QEMU; those of the guest are limited inside."""
 CLONE_S = 20.0
+KVM_BOOT_S = 3.0
 PROBE_LIMITS = Limits(memory_bytes=128 * MIB, disk_bytes=32 * MIB, num_files=1000)
 
 
@@ -52,10 +53,12 @@ class QemuDriver:
     def __init__(self, board: Board, state_root: Path, store: Store) -> None:
         self.kind: Kind = board.kind
         self.name = board.name
-        self._board, self._root, self._store = board, state_root, store
+        self.state_root = state_root
+        self._board, self._store = board, store
         self._tag = root_tag(state_root)
         self._templates = Templates(store, self._tag)
         self._has_root = os.geteuid() == 0
+        self._accelerator: Accelerator | None = None
 
     async def probe(self) -> ProbeResult:
         """Starts one by cloning a machine that it boots first, if need be."""
@@ -65,10 +68,11 @@ class QemuDriver:
                 machine = await self.start(SandboxSpec(kind=self.kind, limits=PROBE_LIMITS), Path(folder))
                 took_s = time.monotonic() - began
                 await machine.destroy()
-            accelerator = await self._accelerator()
         except (SandboxError, OSError) as error:
             return ProbeResult(kind=self.kind, driver=self.name, is_working=False, detail=str(error))
-        detail = f"{_version()}, {accelerator.describe()}"
+        assert self._accelerator is not None
+        obstacle = kvm_obstacle(has_other_uid=self._has_root)
+        detail = f"{_version()}, {self._accelerator.describe()}{f' ({obstacle})' if obstacle else ''}"
         return ProbeResult(kind=self.kind, driver=self.name, is_working=True, detail=detail, start_s=took_s)
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> QemuMachine:
@@ -86,6 +90,7 @@ class QemuDriver:
         state.record(driver=self.name, kind=self.kind)
         try:
             hardware, digests = await self._hardware(spec, home, snapshot)
+            hardware = await self._accelerated(hardware, spec.limits)
             shape = _shape(hardware, digests)
             folder = await self._template(spec, hardware, shape, snapshot)
             return await self._clone(spec, home, hardware, shape, folder)
@@ -113,14 +118,23 @@ class QemuDriver:
             if name not in known and not Templates.is_being_made(name):
                 process.kill()
                 await process.wait(10.0)
-                await remove_resources(self._root / "homes" / name, self._store, process, self._group_named(name), None)
+                home, group = self.state_root / "homes" / name, self._group_named(name)
+                await remove_resources(home, self._store, process, group, None)
                 gone.append(f"virtual machine {name} (pid {process.pid})")
         if self._has_root:
-            gone += [f"host uid {uid}" for uid in UidPool().sweep(self._root)]
+            gone += [f"host uid {uid}" for uid in UidPool().sweep(self.state_root)]
         return gone
 
-    async def _accelerator(self) -> Accelerator:
-        return await choose_accelerator()
+    async def _accelerated(self, hardware: Hardware, limits: Limits) -> Hardware:
+        """Chooses how this host runs guests, when the first one is asked for: only a boot tells."""
+        if self._accelerator is None:
+            chosen = Accelerator("kvm")
+            is_possible = kvm_obstacle(has_other_uid=self._has_root) is None
+            trial = replace(hardware, accelerator=chosen)
+            if not is_possible or not await self._templates.boots(trial, limits, boot_s=KVM_BOOT_S):
+                chosen = await asyncio.to_thread(tcg)
+            self._accelerator = chosen
+        return replace(hardware, accelerator=self._accelerator)
 
     async def _hardware(
         self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None
@@ -128,7 +142,7 @@ class QemuDriver:
         """What the machine is made of, and the digests of its layers, held for this home."""
         if shutil.which(PROGRAM) is None:
             raise StartFailed(f"there is no {PROGRAM} on this machine; install qemu-system-x86", stage="probe")
-        accelerator, limits = await self._accelerator(), spec.limits
+        limits = spec.limits
 
         def collect() -> tuple[Hardware, tuple[str, ...]]:
             digests = chosen_layers(self._store, spec.image, spec.layers)
@@ -141,7 +155,7 @@ class QemuDriver:
             archive = _archive(self._store, kernel.chosen(self._board.modules))
             hardware = Hardware(
                 board=self._board,
-                accelerator=accelerator,
+                accelerator=self._accelerator or Accelerator("tcg"),
                 memory_bytes=max(limits.memory_bytes, LEAST_MEMORY_BYTES) + KERNEL_MEMORY_BYTES,
                 num_cpus=max(1, min(round(limits.cpus + 0.49), os.cpu_count() or 1)),
                 num_processes=limits.num_processes,
@@ -212,10 +226,10 @@ class QemuDriver:
         return Cgroup(find_hierarchy(), group_name(home)) if self._has_root else None
 
     def _group_named(self, name: str) -> Cgroup | None:
-        return self._group(self._root / "homes" / name)
+        return self._group(self.state_root / "homes" / name)
 
     def _homes(self) -> Path:
-        homes = self._root / "homes"
+        homes = self.state_root / "homes"
         homes.mkdir(mode=0o700, parents=True, exist_ok=True)
         return homes
 

@@ -39,11 +39,11 @@ def start_qemu(
     """
     with ExitStack() as stack:
         descriptors = Descriptors()
-        for name, file in (("port", PORT), ("control", CONTROL)):
+        for role, file in (("port", PORT), ("control", CONTROL)):
             (home / file).unlink(missing_ok=True)
-            descriptors.numbers[name] = stack.enter_context(listening(home / file)).fileno()
-        for name, path in files.items():
-            descriptors.numbers[name] = stack.enter_context(_opened(path, is_written=name in _WRITTEN))
+            descriptors.numbers[role] = stack.enter_context(listening(home / file)).fileno()
+        for role, path in files.items():
+            descriptors.numbers[role] = stack.enter_context(_opened(path, is_written=role in _WRITTEN))
         argv = command_line(hardware, descriptors, name=f"{_NAME}{name}", is_template=is_template, is_clone=is_clone)
         log = stack.enter_context((home / LOG).open("wb"))
         try:

@@ -117,11 +117,11 @@ class Qmp:
         try:
             async with asyncio.timeout(self._answer_s):
                 line = await self._reader.readline()
+            answer = json.loads(line) if line else None
         except TimeoutError:
             raise QmpError(f"QEMU did not answer within {self._answer_s} s") from None
-        if not line:
-            raise QmpError("QEMU closed the connection")
-        answer = json.loads(line)
+        except ValueError as error:  # a line without end, or one that is no JSON
+            raise QmpError(f"QEMU makes no sense: {error}") from None
         if not isinstance(answer, dict):
-            raise QmpError(f"expected an object, got {line[:80]!r}")
+            raise QmpError(f"expected an object, got {line[:80]!r}" if line else "QEMU closed the connection")
         return answer

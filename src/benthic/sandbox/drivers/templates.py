@@ -10,6 +10,7 @@ is a hash of everything that the files depend on. It is a cache: whoever removes
 """
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -79,6 +80,17 @@ class Templates:
         """Whether this is the name of a template's machine whose maker lives."""
         pid = name.removeprefix(_MAKER).partition("-")[0]
         return name.startswith(_MAKER) and pid.isdecimal() and Path(f"/proc/{pid}").exists()
+
+    async def boots(self, hardware: Hardware, limits: Limits, *, boot_s: float) -> bool:
+        """Whether such a machine boots within that time; nothing of it is kept."""
+        with self.store.incoming() as draft:
+            await asyncio.to_thread(_prepare, draft, hardware, limits, None)
+            async with _running(draft, hardware, self.tag) as home:
+                with contextlib.suppress(SandboxError):
+                    guest = await Guest.attach(partial(connect_port, home), timeout_s=boot_s)
+                    await guest.close()
+                    return True
+        return False
 
     async def _make(
         self, folder: Path, hardware: Hardware, limits: Limits, digests: Sequence[str], saved: Saved | None
