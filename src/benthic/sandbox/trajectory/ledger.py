@@ -169,7 +169,7 @@ def logged_answer(log: Trajectory, seq: int, request: Request, hashed: str | Non
         return None
     if place.request_hash != (hashed or request_hash(request)):
         raise _diverged(seq, log.entry(seq).request, request)
-    return log.entry(seq).answer
+    return log.answer(seq)
 
 
 def _diverged(seq: int, logged: Request, asked: Request) -> TrajectoryDiverged:

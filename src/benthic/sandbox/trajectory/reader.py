@@ -103,6 +103,15 @@ class Trajectory:
             exit=_answer(seq, *exited) if exited else None,
         )
 
+    def answer(self, seq: int) -> Answer | None:
+        """What a call came to; None if the log has no end for it. The seq must be in the log.
+
+        Raises:
+            TrajectoryCorrupt: the disk has changed it.
+        """
+        end = self._places[seq].end
+        return _answer(seq, *self._record(end)) if end else None
+
     def entries(self) -> Iterator[Entry]:
         """All calls, in order."""
         return (self.entry(place.seq) for place in self._places)
