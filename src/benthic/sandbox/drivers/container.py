@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -22,7 +23,7 @@ from uuid import uuid4
 from benthic.errors import SandboxError
 from benthic.sandbox.drivers import oci
 from benthic.sandbox.drivers.container_machine import ContainerMachine
-from benthic.sandbox.drivers.oci_launch import INIT, ROOT, OciLaunch
+from benthic.sandbox.drivers.oci_launch import INIT, MOVED, ROOT, OciLaunch
 from benthic.sandbox.drivers.scratch import USER_ID, Scratch
 from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.errors import NotSupported, StartFailed
@@ -42,12 +43,15 @@ from benthic.sandbox.linux import (
     root_tag,
 )
 from benthic.sandbox.linux.cgroup_mounts import BASE
-from benthic.sandbox.linux.namespaces import bound_segments
+from benthic.sandbox.linux.namespaces import bound_segments, id_map
 from benthic.sandbox.linux.unix_sockets import listening
 from benthic.sandbox.network.egress import RESOLV_CONF
 from benthic.sandbox.records import Command, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
+_SMALL_BYTES = 64 << 10
 Runtime = Literal["crun", "runc"]
+RUNTIMES: tuple[Runtime, ...] = ("crun", "runc")
+"""In order of preference: crun is quicker and smaller."""
 INIT_MEMORY_BYTES = 4 << 20
 """Allowed on top of the sandbox's memory, for init and its tables."""
 INIT_PROCESSES = 2
@@ -167,7 +171,7 @@ class ContainerDriver:
         ids |= {owner.removeprefix(OWNER) for owner in self.store.owners() if owner.startswith(OWNER)}
         return sorted(id_ for id_ in ids if not (homes / id_).exists())
 
-    def _start(self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: "Stages") -> ContainerMachine:
+    def _start(self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: Stages) -> ContainerMachine:
         if os.geteuid():
             raise NotSupported("containers need root for their mounts and host uids; run as root, or take another kind")
         state = HomeState(home)
@@ -178,10 +182,30 @@ class ContainerDriver:
             first_uid = self._uids.acquire(home)
             chain = list(snapshot.layers) if snapshot else []
             state.record(driver=self.name, chain=chain, first_uid=first_uid)
+        with ThreadPoolExecutor(1) as pool:
+            mapping = pool.submit(id_map, first_uid, self._uids.size)  # two short programs, meanwhile
+            try:
+                process = self._made(spec, home, self._digests(spec, snapshot), first_uid, mapping, stages)
+            finally:
+                if mapping.exception() is None:
+                    os.close(mapping.result())
+        state.record(pid=process.pid, start_ticks=process.start_ticks)
+        return ContainerMachine(home, process, self._group(home), self._setup(spec), self)
+
+    def _made(
+        self,
+        spec: SandboxSpec,
+        home: Path,
+        digests: Sequence[str],
+        first_uid: int,
+        mapping: Future[int],
+        stages: Stages,
+    ) -> ProcessId:
+        """Every resource of a claimed home, one after the other."""
         with stages.stage("init"):
             init = build_init()
         with stages.stage("layers"):
-            layers = self.store.mount(OWNER + home.name, self._digests(spec, snapshot))
+            layers = self.store.mount(OWNER + home.name, digests)
         with stages.stage("group"):
             group = self._group(home)
             group.create(_with_init(spec.limits), extra_memory_bytes=INIT_MEMORY_BYTES)
@@ -190,6 +214,8 @@ class ContainerDriver:
             scratch.create(spec.limits, self.root / "disks")
             if spec.network.rules:
                 scratch.add_file("etc/resolv.conf", RESOLV_CONF)
+        with stages.stage("uids"):
+            namespace = mapping.result()
         with stages.stage("runtime"):
             config = oci.bundle_config(
                 root=ROOT,
@@ -201,13 +227,12 @@ class ContainerDriver:
                 cgroup=f"/{BASE}/{group.name}" if self.name == "runc" else None,
             )
             oci.write_bundle(home / "bundle", config)
-            process = self._launch(home, group, layers, scratch, init, first_uid)
-            state.record(pid=process.pid, start_ticks=process.start_ticks)
+            process = self._launch(home, group, layers, scratch, init, namespace)
             bound_segments(process.pid, spec.limits.memory_bytes // SEGMENTS_SHARE, root_uid=first_uid)
-        return ContainerMachine(home, process, group, self._setup(spec), self)
+            return process
 
     def _launch(
-        self, home: Path, group: Cgroup, layers: Sequence[Path], scratch: Scratch, init: Path, first_uid: int
+        self, home: Path, group: Cgroup, layers: Sequence[Path], scratch: Scratch, init: Path, namespace: int
     ) -> ProcessId:
         pid_file, log = home / "pid", home / "runtime.log"
         with listening(home / "init.sock") as listener:
@@ -215,9 +240,8 @@ class ContainerDriver:
                 layers=layers,
                 scratch=scratch,
                 init=init,
-                first_uid=first_uid,
-                num_uids=self._uids.size,
-                hidden=self._hidden(),
+                id_map=namespace,
+                moved=self._moved(),
                 command=self._command(home, group, pid_file, log),
                 listening=listener.fileno(),
             ).run()
@@ -226,8 +250,9 @@ class ContainerDriver:
         process = ProcessId.of(int(pid_file.read_text()))
         if process is None:
             raise StartFailed("init ended at once", stage="runtime")
-        with contextlib.suppress(OSError):  # it has ended meanwhile; then death() says so
-            group.add(process.pid)
+        if self.name == "runc":  # which knows no version 2 tree beside version 1
+            with contextlib.suppress(OSError):  # it has ended meanwhile; then death() says so
+                group.add(process.pid)
         return process
 
     def _command(self, home: Path, group: Cgroup, pid_file: Path, log: Path) -> list[str]:
@@ -242,14 +267,15 @@ class ContainerDriver:
         ]
         if self.name == "runc":
             return Launch(oom_score_adj=OOM_SCORE_ADJ).command([*common, *run])
-        # crun makes no groups of its own and stays in ours; the version 2 tree of a hybrid machine is hidden from it.
-        visible = Cgroup(replace(group.hierarchy, version2=None), group.name) if self._hidden() else group
-        return Launch(group=visible, oom_score_adj=OOM_SCORE_ADJ).command([*common, "--cgroup-manager=disabled", *run])
+        # crun makes no groups of its own and stays in ours.
+        if self._moved() is not None:
+            group = Cgroup(replace(group.hierarchy, version2=MOVED / BASE), group.name)
+        return Launch(group=group, oom_score_adj=OOM_SCORE_ADJ).command([*common, "--cgroup-manager=disabled", *run])
 
-    def _hidden(self) -> list[Path]:
-        """crun refuses machines with both versions of control groups mounted."""
+    def _moved(self) -> Path | None:
+        """crun refuses machines with both versions of control groups mounted where they are by custom."""
         version2 = self._hierarchy.version2
-        return [version2.parent] if self._hierarchy.mode == "hybrid" and version2 and self.name == "crun" else []
+        return version2.parent if version2 and self._hierarchy.mode == "hybrid" and self.name == "crun" else None
 
     def _digests(self, spec: SandboxSpec, snapshot: SnapshotRef | None) -> list[str]:
         layers = chosen_layers(self.store, spec.image, spec.layers)
@@ -262,7 +288,14 @@ class ContainerDriver:
             uid=USER_ID,
             gid=USER_ID,
             env=self.store.image(spec.image or TINY).config.env,
-            rlimits=(("core", 0), ("fsize", limits.file_bytes), ("nofile", limits.num_open_files)),
+            rlimits=(
+                ("core", 0),
+                ("fsize", limits.file_bytes),
+                ("memlock", _SMALL_BYTES),
+                ("msgqueue", _SMALL_BYTES),
+                ("nofile", limits.num_open_files),
+                ("nproc", limits.num_processes),
+            ),
             seccomp=self._filter,
         )
 

@@ -16,6 +16,8 @@ LISTEN_FD = 3
 """The first descriptor after stdio, as `--preserve-fds=1` leaves it."""
 HOSTNAME = "sandbox"
 MAX_SHM_BYTES = 64 * MIB
+SHM_SHARE = 4
+"""Of the sandbox's memory, at most the reciprocal may be held by files in /dev/shm: they outlive their writers."""
 
 _CAPABILITIES = (
     "CAP_CHOWN",
@@ -97,7 +99,7 @@ def write_bundle(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _mounts(init: Path, limits: Limits) -> list[dict[str, Any]]:
-    shm_bytes = min(MAX_SHM_BYTES, limits.memory_bytes // 2)
+    shm_bytes = min(MAX_SHM_BYTES, limits.memory_bytes // SHM_SHARE)
     guarded = ("nosuid", "noexec", "nodev")
     return [
         _mount("/proc", "proc", "proc", *guarded),

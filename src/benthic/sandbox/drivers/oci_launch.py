@@ -4,6 +4,7 @@
                      disk       its scratch disk, likewise
                      root       the overlay of them, which becomes the sandbox's root
                      init       init's program
+                     moved      the version 2 tree of control groups, which crun refuses beside version 1
                      stdio      init's input and output, an empty file
 
 The folder is a memory file system in that namespace alone. So the host has no mount of an overlay that could be left
@@ -20,10 +21,10 @@ from pathlib import Path
 from benthic.sandbox.drivers.oci import LISTEN_FD
 from benthic.sandbox.drivers.scratch import Scratch
 from benthic.sandbox.linux import mounts
-from benthic.sandbox.linux.namespaces import id_map, in_private_mounts
+from benthic.sandbox.linux.namespaces import in_private_mounts
 
 STAGE = Path("/run/benthic/mnt")
-ROOT, INIT = STAGE / "root", STAGE / "init"
+ROOT, INIT, MOVED = STAGE / "root", STAGE / "init", STAGE / "moved"
 START_LIMIT_S = 20.0
 
 
@@ -35,10 +36,10 @@ class OciLaunch:
     """Lowest first."""
     scratch: Scratch
     init: Path
-    first_uid: int
-    num_uids: int
-    hidden: Sequence[Path] = ()
-    """Mounts that the runtime must not see."""
+    id_map: int
+    """A user namespace that shows the layers' owners as the sandbox's uids (`namespaces.id_map`)."""
+    moved: Path | None = None
+    """A mount that the runtime must not see where it is; the command finds it at `MOVED`."""
     command: Sequence[str]
     """The runtime's, which ends when the container has started."""
     listening: int
@@ -52,11 +53,7 @@ class OciLaunch:
             TimeoutError: the runtime took longer than `START_LIMIT_S` and was killed.
         """
         STAGE.mkdir(mode=0o755, parents=True, exist_ok=True)
-        namespace = id_map(self.first_uid, self.num_uids)
-        try:
-            return in_private_mounts(lambda: self._run(namespace))
-        finally:
-            os.close(namespace)
+        return in_private_mounts(lambda: self._run(self.id_map))
 
     def _run(self, namespace: int) -> int:
         mounts.mount_tmpfs(STAGE, size_bytes=1 << 16, num_files=16 + len(self.layers))
@@ -72,8 +69,10 @@ class OciLaunch:
         # Seen through the clone, the scratch disk's folders have their sandbox's owners.
         upper, work = (disk / folder.name for folder in (self.scratch.upper, self.scratch.work))
         mounts.mount_overlay(lower[::-1], upper, work, ROOT)
-        for hidden in self.hidden:
-            mounts.unmount(hidden)
+        if self.moved is not None:
+            MOVED.mkdir()
+            mounts.attach(mounts.clone(self.moved), MOVED)
+            mounts.unmount(self.moved)
         return _run(self.command, self.listening)
 
 
