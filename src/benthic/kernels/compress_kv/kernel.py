@@ -18,13 +18,23 @@ WARPS = {4: 4, 128: 16}
 
 
 @triton.jit
-def add_rows(value, gate, top, total, mixed):
+def _sum_of_rows(x, parts: tl.constexpr):
+    """Over the first of two dimensions. With four parts rows of one remainder by four are added in order, then the
+    parts in pairs: as four warps add that hold a row each at a time."""
+    if parts == 4:
+        x = tl.sum(tl.reshape(x, (x.shape[0] // 4, 4, x.shape[1])), 0)
+        x = tl.sum(tl.reshape(x, (2, 2, x.shape[1])), 0)
+    return tl.sum(x, 0)
+
+
+@triton.jit
+def add_rows(value, gate, top, total, mixed, parts: tl.constexpr = 0):
     """The running maximum, weight and weighted sum [width] after more rows of values and gates [n, width]."""
     higher = tl.maximum(top, tl.max(gate, 0))
     fade = tl.exp(top - higher)
     weight = tl.exp(gate - higher[None, :])
-    total = tl.fma(total, fade, tl.sum(weight, 0))
-    mixed = tl.fma(mixed, fade, tl.sum(weight * value, 0))
+    total = tl.fma(total, fade, _sum_of_rows(weight, parts))
+    mixed = tl.fma(mixed, fade, _sum_of_rows(weight * value, parts))
     return higher, total, mixed
 
 

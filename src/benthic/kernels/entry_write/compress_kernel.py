@@ -8,6 +8,8 @@ Where chunks are of a few rows, the program of a chunk's first row goes through 
 only then writes the rows over what the ring no longer needs. Long chunks write in a launch of their own.
 """
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -19,72 +21,88 @@ from benthic.kernels.entry_write.targets import BlockEnds, CompressorSide, RawSt
 from benthic.kernels.kv_storage.layout import FP8_LAYOUTS, rotary_offset
 from benthic.kernels.rms_norm.kernel import normed
 
-MOST_REGISTERS: dict[int, int | None] = {4: 80, 128: None}
+MOST_REGISTERS: dict[int, int | None] = {4: 96, 128: None}
 """Of a thread that pools blocks: more programs of ratio 4 then wait for memory side by side."""
 KEPT_AT_ONCE = 32
-COLUMNS_AT_ONCE = 128
+COLUMNS_AT_ONCE = 64
+COLUMN_SHARES = 4
 
 
 @triton.jit
 def _pooled(
-    raw, rings, ape, end, position, before, ring, raw_stride, ring_stride, ring_len,
-    first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, width: tl.constexpr, at_once: tl.constexpr
+    raw, rings, ape, end, position, before, ring, raw_stride, ring_stride, ring_len, zero,
+    first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, width: tl.constexpr, at_once: tl.constexpr,
+    parts: tl.constexpr, single: tl.constexpr
 ):  # fmt: skip
-    """float32 [1, width]: the softmax-weighted sum of each channel over a block's rows."""
+    """float32 [1, width]: the softmax-weighted sum of each channel over a block's rows. `single`: a thread reads one
+    column at a time, because nothing is known of the alignment of `zero`, and so has all rows of it."""
     overlaps: tl.constexpr = ratio == 4
     reach: tl.constexpr = 2 * ratio if overlaps else ratio
     series: tl.constexpr = 2 * dim if overlaps else dim
     column = tl.arange(0, width)
-    inside = column < dim
+    inside = (column < dim)[None, :]
+    if single:
+        column += zero
     top = tl.full((width,), float("-inf"), tl.float32)
     total = tl.zeros((width,), tl.float32)
     mixed = tl.zeros((width,), tl.float32)
+    # Of ratio 4 most are: nothing is asked of any row then, which 128 rows at once would pay with spills.
+    is_whole = overlaps and (position >= reach - 1) & (before >= reach - 1)
     for run in range(reach // at_once):
-        number = run * at_once + tl.arange(0, at_once)
-        back = reach - 1 - number
-        # A block without predecessor has nothing in its place.
-        exists = position >= back
+        row = tl.arange(0, at_once)
+        number = run * at_once + row
         own = number >= ratio
         shift = tl.where(own, dim, 0) if overlaps else tl.zeros_like(number)
-        in_pass = back <= before
-        place = first + shift[:, None] + column[None, :]
-        source = raw + (end - back)[:, None] * raw_stride + place
-        mask = (exists & in_pass)[:, None] & inside[None, :]
-        value = tl.load(source, mask=mask, other=0.0)
-        gate = tl.load(source + series, mask=mask, other=0.0)
-        if before < reach - 1:
-            # The remainder of a negative number would be negative.
-            slot = ring + (tl.maximum(position - back, 0) % ring_len)
-            source = rings + slot[:, None] * ring_stride + place
-            mask = (exists & (back > before))[:, None] & inside[None, :]
-            value = tl.where(in_pass[:, None], value, tl.load(source, mask=mask, other=0.0))
-            gate = tl.where(in_pass[:, None], gate, tl.load(source + series, mask=mask, other=0.0))
-        bias = ape + (number % ratio)[:, None] * series + shift[:, None] + column[None, :]
-        gate += tl.load(bias, mask=inside[None, :] & (number >= 0)[:, None], other=0.0)
-        gate = tl.where(exists[:, None], gate, float("-inf"))
-        top, total, mixed = add_rows(value, gate, top, total, mixed)
+        place = shift[:, None] + column[None, :]
+        back = reach - 1 - number
+        if is_whole:
+            near = raw + (end - (reach - 1) + run * at_once) * raw_stride + first
+            source = near + (row[:, None] * raw_stride + place)
+            value = tl.load(source, mask=inside, other=0.0)
+            gate = tl.load(source + series, mask=inside, other=0.0)
+        else:
+            # A block without predecessor has nothing in its place.
+            exists = position >= back
+            in_pass = back <= before
+            source = raw + (end - back)[:, None] * raw_stride + first + place
+            mask = (exists & in_pass)[:, None] & inside
+            value = tl.load(source, mask=mask, other=0.0)
+            gate = tl.load(source + series, mask=mask, other=0.0)
+            if before < reach - 1:
+                # The remainder of a negative number would be negative.
+                slot = ring + (tl.maximum(position - back, 0) % ring_len)
+                source = rings + slot[:, None] * ring_stride + first + place
+                mask = (exists & (back > before))[:, None] & inside
+                value = tl.where(in_pass[:, None], value, tl.load(source, mask=mask, other=0.0))
+                gate = tl.where(in_pass[:, None], gate, tl.load(source + series, mask=mask, other=0.0))
+        bias = ape + (number % ratio)[:, None] * series + place
+        gate += tl.load(bias, mask=inside & (number >= 0)[:, None], other=0.0)
+        gate = tl.where((position >= back)[:, None], gate, float("-inf"))
+        top, total, mixed = add_rows(value, gate, top, total, mixed, parts)
     return (mixed / total)[None, :]
 
 
 @triton.jit
 def _entry(
-    raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, slots, block, end,
-    raw_stride, ring_stride, buffer_stride, ring_len, eps,
+    raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, block, end, slot, raw_stride, ring_stride,
+    buffer_stride, ring_len, eps, zero,
     first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
-    at_once: tl.constexpr, is_index: tl.constexpr, rounding: tl.constexpr, packed: tl.constexpr,
-    scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr
+    at_once: tl.constexpr, parts: tl.constexpr, single: tl.constexpr, is_index: tl.constexpr, rounding: tl.constexpr,
+    packed: tl.constexpr, scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr
 ):  # fmt: skip
     """One entry of one compressor. `rounding`: the FP8 group of a kv entry; whether an indexer key is rounded."""
-    slot = tl.load(slots + block)
     if slot >= 0:
-        # Loaded before the rows, so that memory is waited for once.
         column = tl.arange(0, width)
-        weight = tl.load(gain + column, mask=column < dim, other=0.0).to(tl.float32)
-        c, s = angles(cos, sin, block, dim, rope_dim, width)
+        if ratio != 4:  # memory is waited for once
+            weight = tl.load(gain + column, mask=column < dim, other=0.0).to(tl.float32)
+            c, s = angles(cos, sin, block, dim, rope_dim, width)
         pooled = _pooled(
             raw, rings, ape, end, tl.load(positions + end), tl.load(befores + end), tl.load(ring_of + end),
-            raw_stride, ring_stride, ring_len, first, ratio, dim, width, at_once
+            raw_stride, ring_stride, ring_len, zero, first, ratio, dim, width, at_once, parts, single
         )  # fmt: skip
+        if ratio == 4:  # before, they would be spilled, and waited for before any row is asked for
+            weight = tl.load(gain + column, mask=column < dim, other=0.0).to(tl.float32)
+            c, s = angles(cos, sin, block, dim, rope_dim, width)
         pooled = tl.where(column < dim, pooled, 0.0).to(dtype).to(tl.float32)
         x = normed(pooled, weight, dim, eps, dtype)
         x = turned(x, c, s, dim, rope_dim, 1, width, dtype)
@@ -133,20 +151,21 @@ def _keep(
 @triton.jit
 def _side_of_chunk(
     raw, rings, snapshots, ape, gain, buffer, cos, sin, positions, befores, ring_of, snapshot_of, ends, slots,
-    row, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, ring_len, eps,
+    row, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, ring_len, eps, zero,
     first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
-    at_once: tl.constexpr, is_index: tl.constexpr, rounding: tl.constexpr, packed: tl.constexpr,
+    at_once: tl.constexpr, parts: tl.constexpr, is_index: tl.constexpr, rounding: tl.constexpr, packed: tl.constexpr,
     scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr, snaps: tl.constexpr
 ):  # fmt: skip
     """Pools what ends in the chunk that starts at `row`, then keeps its rows."""
     length = 0
     goes_on = row < rows
     while goes_on:
+        slot = tl.load(slots + row + length)
         if tl.load(ends + row + length) >= 0:
             _entry(
-                raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, slots, row + length,
-                row + length, raw_stride, ring_stride, buffer_stride, ring_len, eps, first, ratio, dim, rope_dim,
-                width, at_once, is_index, rounding, packed, scale_offset, rotary_offset, dtype
+                raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, row + length, row + length, slot,
+                raw_stride, ring_stride, buffer_stride, ring_len, eps, zero, first, ratio, dim, rope_dim, width,
+                at_once, parts, parts > 0, is_index, rounding, packed, scale_offset, rotary_offset, dtype
             )  # fmt: skip
         length += 1
         goes_on = row + length < rows
@@ -161,15 +180,15 @@ def _side_of_chunk(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["rows", "ring_len"])
+@triton.jit(do_not_specialize=["rows", "ring_len", "zero"])
 def _compress_chunks(
     raw, rings, snapshots, ape, gain, buffer, index_ape, index_gain, index_buffer, cos, sin, positions, befores,
     ring_of, snapshot_of, ends, slots, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, index_stride,
-    ring_len, eps,
+    ring_len, eps, zero,
     ratio: tl.constexpr, dim: tl.constexpr, index_dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
-    index_width: tl.constexpr, at_once: tl.constexpr, kv_group: tl.constexpr, index_rounds: tl.constexpr,
-    packed: tl.constexpr, scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr,
-    snaps: tl.constexpr
+    index_width: tl.constexpr, at_once: tl.constexpr, parts: tl.constexpr, index_parts: tl.constexpr,
+    kv_group: tl.constexpr, index_rounds: tl.constexpr, packed: tl.constexpr, scale_offset: tl.constexpr,
+    rotary_offset: tl.constexpr, dtype: tl.constexpr, snaps: tl.constexpr
 ):  # fmt: skip
     """Program (row, side): the chunk that starts at the row, if one does."""
     row = tl.program_id(0).to(tl.int64)
@@ -177,42 +196,36 @@ def _compress_chunks(
         if tl.program_id(1) == 0:
             _side_of_chunk(
                 raw, rings, snapshots, ape, gain, buffer, cos, sin, positions, befores, ring_of, snapshot_of, ends,
-                slots, row, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, ring_len, eps, 0, ratio,
-                dim, rope_dim, width, at_once, False, kv_group, packed, scale_offset, rotary_offset, dtype, snaps
+                slots, row, rows, raw_stride, ring_stride, snapshot_stride, buffer_stride, ring_len, eps, zero, 0,
+                ratio, dim, rope_dim, width, at_once, parts, False, kv_group, packed, scale_offset, rotary_offset,
+                dtype, snaps
             )  # fmt: skip
         elif index_dim > 0:
             _side_of_chunk(
                 raw, rings, snapshots, index_ape, index_gain, index_buffer, cos, sin, positions, befores, ring_of,
                 snapshot_of, ends, slots, row, rows, raw_stride, ring_stride, snapshot_stride, index_stride, ring_len,
-                eps, 4 * dim, ratio, index_dim, rope_dim, index_width, at_once, True, index_rounds, packed, 0, 0,
-                dtype, snaps
+                eps, zero, 4 * dim, ratio, index_dim, rope_dim, index_width, at_once, index_parts, True, index_rounds,
+                packed, 0, 0, dtype, snaps
             )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["ring_len"])
+@triton.jit(do_not_specialize=["ring_len", "zero"])
 def _compress_blocks(
-    raw, rings, ape, gain, buffer, index_ape, index_gain, index_buffer, cos, sin, positions, befores, ring_of, ends,
-    slots, raw_stride, ring_stride, buffer_stride, index_stride, ring_len, eps,
-    ratio: tl.constexpr, dim: tl.constexpr, index_dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
-    index_width: tl.constexpr, at_once: tl.constexpr, kv_group: tl.constexpr, index_rounds: tl.constexpr,
+    raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, ends, slots, raw_stride, ring_stride,
+    buffer_stride, ring_len, eps, zero,
+    first: tl.constexpr, ratio: tl.constexpr, dim: tl.constexpr, rope_dim: tl.constexpr, width: tl.constexpr,
+    at_once: tl.constexpr, parts: tl.constexpr, single: tl.constexpr, is_index: tl.constexpr, rounding: tl.constexpr,
     packed: tl.constexpr, scale_offset: tl.constexpr, rotary_offset: tl.constexpr, dtype: tl.constexpr
 ):  # fmt: skip
-    """Program (block, side)."""
+    """A program a block, of one side."""
     block = tl.program_id(0).to(tl.int64)
-    end = tl.load(ends + block)
+    end, slot = tl.load(ends + block), tl.load(slots + block)
     if end >= 0:
-        if tl.program_id(1) == 0:
-            _entry(
-                raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, slots, block, end, raw_stride,
-                ring_stride, buffer_stride, ring_len, eps, 0, ratio, dim, rope_dim, width, at_once, False, kv_group,
-                packed, scale_offset, rotary_offset, dtype
-            )  # fmt: skip
-        elif index_dim > 0:
-            _entry(
-                raw, rings, index_ape, index_gain, index_buffer, cos, sin, positions, befores, ring_of, slots, block,
-                end, raw_stride, ring_stride, index_stride, ring_len, eps, 4 * dim, ratio, index_dim, rope_dim,
-                index_width, at_once, True, index_rounds, packed, 0, 0, dtype
-            )  # fmt: skip
+        _entry(
+            raw, rings, ape, gain, buffer, cos, sin, positions, befores, ring_of, block, end, slot, raw_stride,
+            ring_stride, buffer_stride, ring_len, eps, zero, first, ratio, dim, rope_dim, width, at_once, parts, single,
+            is_index, rounding, packed, scale_offset, rotary_offset, dtype
+        )  # fmt: skip
 
 
 @triton.jit
@@ -220,8 +233,8 @@ def _copy_columns(
     raw, target, is_kept, from_row, to_row, raw_stride, target_stride,
     first: tl.constexpr, at: tl.constexpr, count: tl.constexpr, columns: tl.constexpr
 ):  # fmt: skip
-    """Columns first .. first + count - 1 of some rows to columns from `at` on of others."""
-    for start in range(0, count, columns):
+    """This program's share of columns first .. first + count - 1 of some rows to those from `at` on of others."""
+    for start in range(tl.program_id(1) * columns, count, tl.num_programs(1) * columns):
         column = start + tl.arange(0, columns)
         inside = is_kept[:, None] & (column < count)[None, :]
         values = tl.load(raw + from_row[:, None] * raw_stride + first + column[None, :], mask=inside)
@@ -235,7 +248,8 @@ def _keep_rows(
     ratio: tl.constexpr, dim: tl.constexpr, index_dim: tl.constexpr, width: tl.constexpr, index_width: tl.constexpr,
     snaps: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr
 ):  # fmt: skip
-    """The last rows of every chunk to its ring, and those before a page boundary to their snapshot."""
+    """Program (rows, share of columns): the last rows of every chunk to its ring, and those before a page boundary to
+    their snapshot. One program a row would wait for its columns one after the other."""
     row = tl.program_id(0).to(tl.int64) * at_once + tl.arange(0, at_once)
     inside, later = row < rows, row + ring_len
     ring = tl.load(ring_of + row, mask=inside, other=-1)
@@ -273,7 +287,7 @@ def compress_entries_triton(
     index_rounds: bool,
     dtype: torch.dtype,
 ) -> None:
-    """See `compress_entries`: one launch where chunks are of a few rows, else one to pool and one to keep."""
+    """See `compress_entries`: one launch where chunks are of a few rows, else one a side to pool and one to keep."""
     main, index = sides[0], sides[-1]
     has_index, dim, rope_dim = len(sides) == 2, len(main.gain), 2 * ends.rope.cos.shape[1]
     index_dim = len(index.gain) if has_index else 0
@@ -283,39 +297,72 @@ def compress_entries_triton(
     if index_rounds or is_packed:
         # A Hadamard transform is as wide as the vector.
         index_width = max(32, triton.next_power_of_2(index_dim or 1))
+    warps, snaps = WARPS[ends.ratio], snapshots is not None
+    at_once = ROWS_AT_ONCE[ends.ratio]
+    parts, index_parts = _parts(width, warps, at_once), _parts(index_width, warps, at_once)
     sizes = {"ratio": ends.ratio, "dim": dim, "index_dim": index_dim, "width": width, "index_width": index_width}
-    forms = {
+    common = {
         "rope_dim": rope_dim,
-        "at_once": ROWS_AT_ONCE[ends.ratio],
-        "kv_group": 64 if is_packed else kv_group,
-        "index_rounds": int(index_rounds or is_packed),
+        "at_once": at_once,
         "packed": is_packed,
-        "scale_offset": FP8_LAYOUTS["v4"].scale_offset(dim - rope_dim),
-        "rotary_offset": rotary_offset(dim, rope_dim, "v4"),
         "dtype": {torch.bfloat16: tl.bfloat16, torch.float32: tl.float32, torch.float16: tl.float16}[dtype],
     }
-    weights = (main.ape, main.gain, main.buffer, index.ape, index.gain, index.buffer, ends.rope.cos, ends.rope.sin)
+    offsets = {
+        "scale_offset": FP8_LAYOUTS["v4"].scale_offset(dim - rope_dim),
+        "rotary_offset": rotary_offset(dim, rope_dim, "v4"),
+    }
+    group, index_rounding = 64 if is_packed else kv_group, int(index_rounds or is_packed)
     strides = (raw.stride(0), state.rings.stride(0))
-    buffer_strides = (main.buffer.stride(0), index.buffer.stride(0))
-    warps, snaps = WARPS[ends.ratio], snapshots is not None
     snapshot_stride = 0 if snapshots is None else snapshots.stride(0)
     if ends.by_rows:
         if rows:
             _compress_chunks[(rows, len(sides))](
-                raw, state.rings, snapshots, *weights, ends.positions, ends.before, ends.rings, ends.snapshots,
-                ends.ends, ends.slots, rows, *strides, snapshot_stride, *buffer_strides, ends.ring_len, eps,
-                **sizes, **forms, snaps=snaps, num_warps=warps, enable_fp_fusion=False,
+                raw, state.rings, snapshots, main.ape, main.gain, main.buffer, index.ape, index.gain, index.buffer,
+                ends.rope.cos, ends.rope.sin, ends.positions, ends.before, ends.rings, ends.snapshots, ends.ends,
+                ends.slots, rows, *strides, snapshot_stride, main.buffer.stride(0), index.buffer.stride(0),
+                ends.ring_len, eps, 0, **sizes, **common, **offsets, parts=parts, index_parts=index_parts,
+                kv_group=group, index_rounds=index_rounding, snaps=snaps, num_warps=warps, enable_fp_fusion=False,
             )  # fmt: skip
         return
     if blocks:
-        _compress_blocks[(blocks, len(sides))](
-            raw, state.rings, *weights, ends.positions, ends.before, ends.rings, ends.ends, ends.slots, *strides,
-            *buffer_strides, ends.ring_len, eps, **sizes, **forms, num_warps=warps, maxnreg=MOST_REGISTERS[ends.ratio],
-            enable_fp_fusion=False,
+        _pool_side(
+            raw, state, ends, main, eps, warps, **common, **offsets, first=0, dim=dim, width=width, parts=parts,
+            single=parts > 0, is_index=False, rounding=group,
+        )  # fmt: skip
+    if blocks and has_index:
+        # A warp has all rows of 128 columns: four of them would share them out, and meet for every sum.
+        _pool_side(
+            raw, state, ends, index, eps, 1 if index_parts else warps, **common, scale_offset=0, rotary_offset=0,
+            first=4 * dim, dim=index_dim, width=index_width, parts=index_parts, single=False, is_index=True,
+            rounding=index_rounding,
         )  # fmt: skip
     if rows:
-        _keep_rows[(triton.cdiv(rows, KEPT_AT_ONCE),)](
-            raw, state.rings, snapshots, ends.positions, ends.before, ends.rings, ends.snapshots, rows, *strides,
-            snapshot_stride, ends.ring_len, **sizes, snaps=snaps, columns=COLUMNS_AT_ONCE, at_once=KEPT_AT_ONCE,
-            num_warps=4,
-        )  # fmt: skip
+        _keep_last(raw, state, ends, snapshots, sizes)
+
+
+def _pool_side(
+    raw: Tensor, state: RawState, ends: BlockEnds, side: CompressorSide, eps: float, warps: int, **constants: Any
+) -> None:
+    """Entries of one compressor."""
+    _compress_blocks[(len(ends.ends),)](
+        raw, state.rings, side.ape, side.gain, side.buffer, ends.rope.cos, ends.rope.sin, ends.positions, ends.before,
+        ends.rings, ends.ends, ends.slots, raw.stride(0), state.rings.stride(0), side.buffer.stride(0), ends.ring_len,
+        eps, 0, ratio=ends.ratio, **constants, num_warps=warps, maxnreg=MOST_REGISTERS[ends.ratio],
+        enable_fp_fusion=False,
+    )  # fmt: skip
+
+
+def _keep_last(raw: Tensor, state: RawState, ends: BlockEnds, snapshots: Tensor | None, sizes: dict[str, int]) -> None:
+    """Rows that later passes will pool."""
+    rows, snapshot_stride = len(ends.positions), 0 if snapshots is None else snapshots.stride(0)
+    _keep_rows[(triton.cdiv(rows, KEPT_AT_ONCE), COLUMN_SHARES)](
+        raw, state.rings, snapshots, ends.positions, ends.before, ends.rings, ends.snapshots, rows, raw.stride(0),
+        state.rings.stride(0), snapshot_stride, ends.ring_len, **sizes, snaps=snapshots is not None,
+        columns=COLUMNS_AT_ONCE, at_once=KEPT_AT_ONCE, num_warps=4,
+    )  # fmt: skip
+
+
+def _parts(width: int, warps: int, at_once: int) -> int:
+    """Rows that would lie in different warps of a small program: four, which are then added as `add_rows` says; 0 where
+    they lie in one thread, or where other sums are left to the layout."""
+    return 4 if warps == 4 and width == 128 and at_once % 4 == 0 else 0

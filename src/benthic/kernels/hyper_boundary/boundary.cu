@@ -23,6 +23,7 @@ using hopper::named_barrier_sync;
 using hopper::shared_address;
 
 constexpr int ROWS = 16, STREAMS = 4, COLUMNS = 32, MOST_RANKS = 16;
+constexpr int FEW_ROWS = 1024;  // with more, a second group of warps a block pays
 
 struct Boundary {
   const void *output, *addend;
@@ -61,6 +62,7 @@ __device__ __forceinline__ uint4 read_once(const void* from) {
                : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
   return v;
 }
+__device__ __forceinline__ void ask_for(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 __device__ __forceinline__ float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float high_half(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -96,6 +98,21 @@ __device__ __forceinline__ uint32_t max_of_four(uint32_t x) {
 struct Raw {
   uint4 x[2][STREAMS], y[2][2], z[2];
 };
+
+// What a lane will read of two rows, on its way to the L2 cache without a register to wait in.
+template <bool WIDE> __device__ __forceinline__ void ask_for_rows(const Boundary& a, int first_row, int column) {
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const long long row = first_row + 8 * r, place = row * a.size + column;
+    if (row >= a.rows) return;
+    const __nv_bfloat16* x = a.streams + row * a.row_stride + column;
+#pragma unroll
+    for (int j = 0; j < STREAMS; ++j) ask_for(x + j * a.stream_stride);
+    if (a.output_kind == HALF_OUTPUT) ask_for((const __nv_bfloat16*)a.output + place);
+    if (WIDE && a.output_kind == WIDE_OUTPUT) ask_for((const float*)a.output + place);
+    if (WIDE && a.has_addend) ask_for((const __nv_bfloat16*)a.addend + place);
+  }
+}
 
 template <bool WIDE> __device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
 #pragma unroll
@@ -239,19 +256,26 @@ template <int OUTPUTS, int WORKERS> struct alignas(16) Shared {
   uint32_t largest[ROWS][WORKERS + 4];          // two places before and behind for neighbours in the same group of 128
 };
 
-template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE>
-__global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary a) {
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS>
+constexpr int WEIGHT_BYTES = KEEPS_WEIGHTS ? 0 : 8 * ((OUTPUTS + 7) / 8) * WORKERS * 32 * 16;
+
+// GROUPS of WORKERS warps take 16 rows each, every group for itself: while one waits for the cluster the other computes.
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE, int GROUPS>
+__global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const Boundary a) {
   constexpr int TILES = (OUTPUTS + 7) / 8, THREADS = 32 * WORKERS;
+  constexpr bool AHEAD = GROUPS == 1;  // the next rows are read into registers while these are worked on
   constexpr bool STRADDLES = WORKERS % 4 != 0;
   constexpr bool WEIGHS = OUTPUTS > STREAMS;
-  __shared__ Shared<OUTPUTS, WORKERS> s;
-  extern __shared__ uint4 kept[];  // weights as fragments, where registers do not hold them
+  extern __shared__ uint4 kept[];  // weights as fragments, where registers do not hold them; then what is shared
+  const int group = GROUPS == 1 ? 0 : threadIdx.x / THREADS, thread = threadIdx.x - group * THREADS;
+  const int warp = thread / 32, lane = thread % 32;
+  auto& s = ((Shared<OUTPUTS, WORKERS>*)(kept + WEIGHT_BYTES<OUTPUTS, WORKERS, KEEPS_WEIGHTS> / 16))[group];
+  const int whole = 4 * group + 1;  // named barrier of the group; behind it those of four warps
   uint32_t rank, ranks, cluster, clusters;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ranks));
   asm("mov.u32 %0, %%clusterid.x;" : "=r"(cluster));
   asm("mov.u32 %0, %%nclusterid.x;" : "=r"(clusters));
-  const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
   const int blocks = (a.rows + ROWS - 1) / ROWS;
   const int rows_here = (ROWS + ranks - 1) / ranks;
   // Rows of a block of rows that this block weighs, and what it is sent of them.
@@ -272,15 +296,21 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
   int waiting = 0;  // rows in the queue of the warp that weighs
   const int g = lane / 4, t = lane % 4;
   const int column = (rank * WORKERS + warp) * COLUMNS + 8 * t;
+  const int first_block = group * clusters + cluster, step = GROUPS * clusters;
   Raw raw;
   float closing[2];
-  read_rows<WIDE>(raw, a, cluster * ROWS + g, column);
-  read_closing(closing, a, cluster, thread, THREADS);
+  if (AHEAD) {
+    read_rows<WIDE>(raw, a, first_block * ROWS + g, column);
+    read_closing(closing, a, first_block, thread, THREADS);
+  } else {
+    ask_for_rows<WIDE>(a, first_block * ROWS + g, column);
+  }
 
   // Fragments of the weights: product (j, k) covers columns 4 k + {0, 1} and {2, 3} of each lane's eight, in stream j.
   uint4 fragment[KEEPS_WEIGHTS ? 8 * TILES : 1];
 #pragma unroll
   for (int j = 0; j < STREAMS; ++j) {
+    if (j % GROUPS != group) continue;
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile) {
       const int output = tile * 8 + g;
@@ -309,10 +339,16 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
   if (thread < OUTPUTS) s.base[thread] = a.base[thread];
   if (thread < (WEIGHS ? 3 : 1)) s.scale[thread] = a.scale[thread];
 
+  if (GROUPS > 1) __syncthreads();  // each group has made a part of the weights' fragments
   cluster_wait();
 
-  for (int block = cluster; block < blocks; block += clusters) {
+  for (int block = first_block; block < blocks; block += step) {
     const int first_row = block * ROWS + g;
+    if (!AHEAD) {
+      read_rows<WIDE>(raw, a, first_row, column);
+      read_closing(closing, a, block, thread, THREADS);
+      if (block + step < blocks) ask_for_rows<WIDE>(a, first_row + step * ROWS, column);
+    }
     uint32_t x[2][STREAMS][4];
     if (a.output_kind != NO_OUTPUT) {
 #pragma unroll
@@ -320,7 +356,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
         const int i = thread + n * THREADS;
         if (i < ROWS * 20) s.weights[i / 20][i % 20] = closing[n];
       }
-      named_barrier_sync(1, THREADS);
+      named_barrier_sync(whole, THREADS);
     }
     float square[2] = {0.0f, 0.0f};
 #pragma unroll
@@ -351,9 +387,9 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
         }
       }
     }
-    if (block + (int)clusters < blocks) {
-      read_rows<WIDE>(raw, a, (block + clusters) * ROWS + g, column);
-      read_closing(closing, a, block + clusters, thread, THREADS);
+    if (AHEAD && block + step < blocks) {
+      read_rows<WIDE>(raw, a, first_row + step * ROWS, column);
+      read_closing(closing, a, block + step, thread, THREADS);
     }
 
     float dots[TILES][4] = {};
@@ -383,7 +419,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       }
       if (t == 0) s.part[warp][g + 8 * r][OUTPUTS] = square[r];
     }
-    named_barrier_sync(1, THREADS);
+    named_barrier_sync(whole, THREADS);
     for (int i = thread; i < ROWS * (OUTPUTS + 1); i += THREADS) {
       const int row = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
       float total = 0.0f;
@@ -391,7 +427,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       for (int w = 0; w < WORKERS; ++w) total += s.part[w][row][o];
       s.folded[row][o] = total;
     }
-    named_barrier_sync(1, THREADS);
+    named_barrier_sync(whole, THREADS);
     for (int i = thread; i < ROWS * (int)ranks; i += THREADS) {
       const int row = i % ROWS;
       push_four(s.logits[rank][row], &s.sums_here, i / ROWS, *(const float4*)s.folded[row]);
@@ -422,7 +458,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       const float factor = rsqrtf(squares / (float)(STREAMS * a.size) + a.norm_eps);
       s.gates[row][i] = sigmoid(logit * factor * s.scale[0] + s.base[i]) + a.eps;
     }
-    named_barrier_sync(1, THREADS);
+    named_barrier_sync(whole, THREADS);
     if (weighs) {  // row k of a block of rows is weighed by rank k % ranks
       for (int i = lane; i < rows_here * (OUTPUTS + 1); i += 32) {
         const int k = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
@@ -463,7 +499,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       sum = sum_of_four(sum);
       if (t == 0) s.square[warp][g + 8 * r] = sum;
     }
-    named_barrier_sync(1, THREADS);
+    named_barrier_sync(whole, THREADS);
     for (int i = thread; i < ROWS / 4 * (int)ranks; i += THREADS) {
       const int row = i % (ROWS / 4) * 4;
       float4 four = {0.0f, 0.0f, 0.0f, 0.0f};
@@ -475,7 +511,7 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
       push_four(&s.squares[rank][row], &s.squares_here, i / (ROWS / 4), four);
     }
     if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.squares_here), 4 * ranks * ROWS);
-    if (weighs && (block + (int)clusters >= blocks || waiting + rows_here > 32)) {
+    if (weighs && (block + step >= blocks || waiting + rows_here > 32)) {
       if (lane < waiting && s.queued[lane] < a.rows) weigh_row(s.queue[lane], s.scale, s.base, s.queued[lane], a);
       waiting = 0;
       __syncwarp();
@@ -517,9 +553,9 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
     if (STRADDLES) {
       if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.largest_here), 4 * 2 * ROWS);
       hopper::mbarrier_wait(shared_address(&s.largest_here), parity);
-      named_barrier_sync(1, THREADS);
+      named_barrier_sync(whole, THREADS);
     } else {
-      named_barrier_sync(2 + warp / 4, 128);
+      named_barrier_sync(whole + 1 + warp / 4, 128);
     }
     if (a.codes != nullptr) {
       const int shift = (rank * WORKERS) % 4, first = (warp + shift) / 4 * 4 - shift + 2;
@@ -553,17 +589,19 @@ __global__ void __launch_bounds__(32 * WORKERS, 1) cross_boundary(const Boundary
   }
 }
 
-template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE> int launch(const Boundary& a, cudaStream_t stream) {
-  constexpr int BYTES = KEEPS_WEIGHTS ? 0 : 8 * ((OUTPUTS + 7) / 8) * WORKERS * 32 * 16;
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE, int GROUPS>
+int launch(const Boundary& a, cudaStream_t stream) {
+  constexpr int BYTES =
+      WEIGHT_BYTES<OUTPUTS, WORKERS, KEEPS_WEIGHTS> + GROUPS * (int)sizeof(Shared<OUTPUTS, WORKERS>);
   static int most_of[MOST_RANKS + 1] = {};  // clusters that run at once
   const int ranks = a.size / (COLUMNS * WORKERS), blocks = (a.rows + ROWS - 1) / ROWS;
-  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS, WIDE>;
+  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS, WIDE, GROUPS>;
   cudaLaunchAttribute attribute;
   attribute.id = cudaLaunchAttributeClusterDimension;
   attribute.val.clusterDim = {(unsigned)ranks, 1, 1};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ranks);
-  config.blockDim = dim3(32 * WORKERS);
+  config.blockDim = dim3(32 * WORKERS * GROUPS);
   config.dynamicSmemBytes = BYTES;
   config.stream = stream;
   config.attrs = &attribute;
@@ -582,10 +620,17 @@ template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE> int launch(co
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
-// Registers hold the weights where there are enough of them.
+// Registers hold the weights where there are enough of them. Two groups share weights in shared memory and have half the
+// registers each; with few rows a cluster has no work for both.
 template <int OUTPUTS, int WORKERS> int on_width(const Boundary& a, cudaStream_t stream) {
-  if (a.has_addend || a.output_kind == WIDE_OUTPUT) return launch<OUTPUTS, WORKERS, false, true>(a, stream);
-  return launch<OUTPUTS, WORKERS, WORKERS == 8, false>(a, stream);
+  const bool is_wide = a.has_addend || a.output_kind == WIDE_OUTPUT;
+  if constexpr (WORKERS == 8 && OUTPUTS == 24) {
+    if (a.rows > FEW_ROWS)
+      return is_wide ? launch<OUTPUTS, WORKERS, false, true, 2>(a, stream)
+                     : launch<OUTPUTS, WORKERS, false, false, 2>(a, stream);
+  }
+  if (is_wide) return launch<OUTPUTS, WORKERS, false, true, 1>(a, stream);
+  return launch<OUTPUTS, WORKERS, WORKERS == 8, false, 1>(a, stream);
 }
 
 }  // namespace boundary
