@@ -125,12 +125,13 @@ class Connection:
             raise self._lost
         request_id, self._next_id = self._next_id, self._next_id + 1
         frame = Frame({"op": op, "id": request_id, **fields}, body)
-        encode_frame(frame, 0)  # raises here what could never be sent
+        encoded = encode_frame(frame, self._key)  # also while cut off: what could never be sent is refused here
         future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
         self._pending[request_id] = (frame, future)
         future.add_done_callback(lambda _: self._pending.pop(request_id, None))
         future.add_done_callback(_mark_seen)
-        self._send(frame)
+        if self._writer is not None:
+            self._writer.write(encoded)
         self._wanted.set()
         return future
 
