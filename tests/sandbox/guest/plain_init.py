@@ -1,8 +1,10 @@
 """Init as a plain child of the test, without any isolation: what it does itself can be seen in a second."""
 
 import asyncio
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from asyncio import StreamReader, StreamWriter
@@ -44,6 +46,7 @@ class PlainInit:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
+                preexec_fn=_end_with_parent,
                 **switch,
             )
         listener.close()
@@ -74,6 +77,12 @@ class PlainInit:
         self.process.kill()
         self.process.wait()
         shutil.rmtree(self.folder)
+
+
+def _end_with_parent() -> None:
+    """A suite that is killed leaves no init behind."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:
