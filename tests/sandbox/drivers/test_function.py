@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +14,12 @@ from uuid import uuid4
 
 import pytest
 
+import benthic
 from benthic.sandbox import Command, Limits, Network, Reason, Result, SandboxSpec
 from benthic.sandbox.drivers.function import FunctionDriver
 from benthic.sandbox.drivers.function_machine import FunctionMachine
 from benthic.sandbox.errors import NotSupported, StartFailed
-from benthic.sandbox.guest import Guest
+from benthic.sandbox.guest import Guest, build_init
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import HomeState, UidPool, root_tag
 from benthic.sandbox.records import MIB, FunctionCall
@@ -194,3 +196,59 @@ def test_destroying_twice_and_after_death_is_fine(driver: FunctionDriver, tmp_pa
     began = time.monotonic()
     asyncio.run(end())
     assert time.monotonic() - began < 20
+
+
+def test_an_ordinary_user_gets_jails_and_calls_too() -> None:
+    python = Path("/usr/bin/python3")
+    if (
+        not python.exists()
+        or subprocess.run([python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]).returncode
+    ):
+        pytest.skip("another user may not enter this Python's folder, and /usr/bin/python3 is older than 3.11")
+    source = Path(benthic.__file__).parent
+    program = """
+import asyncio, pathlib, sys
+from benthic.sandbox import Command, SandboxSpec
+from benthic.sandbox.drivers.function import FunctionDriver
+from benthic.sandbox.guest import Guest
+from benthic.sandbox.images import Store
+from benthic.sandbox.records import FunctionCall
+root = pathlib.Path(sys.argv[1])
+async def main():
+    driver = FunctionDriver(root, Store(root / "store"))
+    home = root / "homes" / "0123456789ab"
+    home.mkdir(parents=True)
+    machine = await driver.start(SandboxSpec(), home)
+    try:
+        guest = await Guest.attach(machine.connect)
+        await guest.configure(machine.setup)
+        result = await guest.run("a", Command(shell="id -u; touch /work/mine /usr/x; unshare -U true; grep Seccomp: /proc/self/status"))
+        await guest.close()
+        called = await machine.call(FunctionCall(source="import os\\ndef f(): return os.listdir('/work')", name="f"))
+        print(result.text.split(), called.value, called.error)
+    finally:
+        await machine.destroy()
+    print(await machine.death() is not None)
+asyncio.run(main())
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        root = Path(folder)
+        root.chmod(0o755)
+        shutil.copytree(source / "sandbox", root / "src" / "benthic" / "sandbox")
+        for name in ("__init__.py", "errors.py"):
+            shutil.copy(source / name, root / "src" / "benthic" / name)
+        programs = root / "home" / ".cache" / "benthic" / "sandbox"
+        programs.mkdir(parents=True)
+        shutil.copy(build_init(), programs)
+        os.chown(root / "home", 61234, 61234)
+        done = subprocess.run(
+            [python, "-c", program, str(root / "home" / "state")],
+            env={"PYTHONPATH": str(root / "src"), "HOME": str(root / "home"), "PATH": "/usr/bin:/bin"},
+            user=61234,
+            group=61234,
+            extra_groups=[],
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.stdout.splitlines() == ["['0', 'Seccomp:', '2'] [] None", "True"], done.stderr

@@ -7,6 +7,7 @@ and three parts: the result as JSON, stdout, stderr. The answer is a guest's wor
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import struct
 from asyncio import StreamReader, StreamWriter
@@ -128,7 +129,9 @@ class ZygoteClient:
 
     async def _start(self, path: Path) -> None:
         path.unlink(missing_ok=True)
-        command = ["nsenter", f"--target={self.init.pid}", *NAMESPACES, "--", "python3", "-I", "-"]
+        # The host's root becomes the jail's on the way; an ordinary user is it already.
+        keep = ["--preserve-credentials"] if os.geteuid() else []
+        command = ["nsenter", f"--target={self.init.pid}", *NAMESPACES, *keep, "--", "python3", "-I", "-"]
         command = self.launch.command([*command, json.dumps(self.config)])
         with listening(path) as listener, _SCRIPT.open("rb") as script, (self.home / LOG).open("wb") as log:
             fds = {0: script.fileno(), 1: log.fileno(), 2: log.fileno(), LISTENER: listener.fileno()}
