@@ -222,7 +222,8 @@ async def main():
     try:
         guest = await Guest.attach(machine.connect)
         await guest.configure(machine.setup)
-        result = await guest.run("a", Command(shell="id -u; touch /work/mine /usr/x; unshare -U true; grep Seccomp: /proc/self/status"))
+        shell = "id -u; touch /work/mine /usr/x; unshare -U true; grep Seccomp: /proc/self/status"
+        result = await guest.run("a", Command(shell=shell))
         await guest.close()
         called = await machine.call(FunctionCall(source="import os\\ndef f(): return os.listdir('/work')", name="f"))
         print(result.text.split(), called.value, called.error)
