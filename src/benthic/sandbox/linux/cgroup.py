@@ -37,7 +37,7 @@ class Cgroup:
         """
         for tree in self.hierarchy.trees:
             folder = tree / self.name
-            folder.mkdir(parents=True, exist_ok=True)
+            _make(folder)
             if tree == self.hierarchy.version2:
                 for above in (*reversed(folder.relative_to(tree).parents),):
                     delegate_down(tree / above, self.hierarchy.version2_controllers)
@@ -107,9 +107,17 @@ class Cgroup:
             for folder in self.folders():
                 _remove_tree(folder)
             if not self.exists():
+                self._remove_empty_parents()
                 return True
             await asyncio.sleep(0.01)
         return False
+
+    def _remove_empty_parents(self) -> None:
+        for tree in self.hierarchy.trees:
+            for above in (tree / self.name).relative_to(tree).parents:
+                if above.name:
+                    with contextlib.suppress(OSError):  # other groups are in it
+                        (tree / above).rmdir()
 
     def usage(self) -> Usage:
         """Of the whole group since it was made."""
@@ -204,6 +212,13 @@ class Cgroup:
             return sum(int(line.split()[2]) for line in lines if line.split()[1:2] == ["Write"])
         words = self._read("io", "", "io.stat").split()
         return sum(int(word.removeprefix("wbytes=")) for word in words if word.startswith("wbytes="))
+
+
+def _make(folder: Path) -> None:
+    for _ in range(3):  # its parent may be removed, empty as it was, between the two steps of this
+        with contextlib.suppress(FileNotFoundError):
+            return folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _pids_of(folder: Path) -> list[int]:
