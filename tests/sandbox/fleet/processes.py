@@ -20,25 +20,28 @@ def gateway_url(root: Path) -> str:
     return f"unix:{root}/gateway.sock"
 
 
-async def run_gateway_of(root: Path) -> None:
+async def run_gateway_of(root: Path, listen: str, lost_after_s: str) -> None:
     token = fleet_token(root / "token")
     await run_gateway(
-        GatewayConfig(listen=gateway_url(root), state=root / "gateway.sqlite", token=token, lost_after_s=60.0)
+        GatewayConfig(listen=listen, state=root / "gateway.sqlite", token=token, lost_after_s=float(lost_after_s))
     )
 
 
-async def run_agent_of(root: Path, name: str) -> None:
-    state = root / name
+async def run_agent_of(root: Path, name: str, listen: str, gateway: str, trajectories: str = "") -> None:
     config = AgentConfig(
-        listen=f"unix:{root}/{name}.sock",
+        listen=listen,
         name=name,
-        gateway=gateway_url(root),
+        gateway=gateway,
         token=fleet_token(root / "token"),
-        state_root=state,
+        state_root=root / name,
+        trajectories=Path(trajectories) if trajectories else None,
         heartbeat_s=0.2,
         min_free_memory_bytes=0,
     )
-    await run_agent(config, [BareDriver(state)])
+    driver = BareDriver(root / name)
+    driver.work = root / "work"  # the same on every host, as it is with drivers that isolate
+    driver.work.mkdir(exist_ok=True)
+    await run_agent(config, [driver])
 
 
 async def run_client(root: Path, key: str, num_calls: int) -> None:
@@ -49,7 +52,7 @@ async def run_client(root: Path, key: str, num_calls: int) -> None:
     transcript = root / f"{key}.{len(list(root.glob(f'{key}.*')))}"
     with transcript.open("w", buffering=1) as said:
         async with RemoteHost(gateway_url(root), token=fleet_token(root / "token"), patience_s=60.0) as host:
-            spec = SandboxSpec(kind="container", ttl_s=None, cwd=f"{root}/h1/work")
+            spec = SandboxSpec(kind="container", ttl_s=None, cwd=f"{root}/work")
             info = await host.create(spec, key=key)
             said.write(f"sandbox {info.id}\n")
             for seq in range(num_calls):
@@ -59,7 +62,7 @@ async def run_client(root: Path, key: str, num_calls: int) -> None:
 
 def request_of(root: Path, seq: int) -> Request:
     if seq % READ_EVERY == READ_EVERY - 1:
-        return Request(verb="read", arguments={"path": f"{root}/h1/work/{COUNTER}"})
+        return Request(verb="read", arguments={"path": f"{root}/work/{COUNTER}"})
     slowly = "sleep 0.05; " if seq % SLOW_EVERY == 0 else ""
     loudly = "; head -c 300000 /dev/zero | tr '\\0' x" if seq % BIG_EVERY == 0 else ""
     shell = f"{slowly}echo {seq} >> {COUNTER}; wc -l < {COUNTER}{loudly}"
@@ -76,11 +79,11 @@ def text_of(answer: Answer) -> str:
 
 
 if __name__ == "__main__":
-    what, root = sys.argv[1], Path(sys.argv[2])
+    what, root, arguments = sys.argv[1], Path(sys.argv[2]), sys.argv[3:]
     match what:
         case "gateway":
-            asyncio.run(run_gateway_of(root))
+            asyncio.run(run_gateway_of(root, *arguments))
         case "agent":
-            asyncio.run(run_agent_of(root, sys.argv[3]))
+            asyncio.run(run_agent_of(root, *arguments))
         case "client":
-            asyncio.run(run_client(root, sys.argv[3], int(sys.argv[4])))
+            asyncio.run(run_client(root, arguments[0], int(arguments[1])))

@@ -1,5 +1,6 @@
 """Tokens, quotas, and what was promised for a key, in the gateway's file."""
 
+import asyncio
 import sqlite3
 import stat
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benthic.errors import ConfigError
-from benthic.sandbox.errors import QuotaExceeded
+from benthic.sandbox.errors import QuotaExceeded, TokenRefused
 from benthic.sandbox.fleet.config import AgentConfig
 from benthic.sandbox.fleet.creations import Creations
 from benthic.sandbox.fleet.launch import fleet_token
@@ -17,6 +18,7 @@ from benthic.sandbox.fleet.sandbox_rows import SandboxRows
 from benthic.sandbox.fleet.state import open_state, transaction
 from benthic.sandbox.host import SandboxInfo
 from benthic.sandbox.records import Limits, Reason, SandboxSpec, State
+from tests.sandbox.fleet.small_fleet import FLEET_TOKEN, small_fleet
 
 SPEC = SandboxSpec(limits=Limits(cpus=2.0, memory_bytes=100))
 
@@ -128,3 +130,24 @@ def test_the_state_and_the_fleets_secret_can_be_read_by_their_owner_alone(tmp_pa
 def test_a_configuration_that_cannot_be_meant_is_refused(fields: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         AgentConfig(**fields)  # type: ignore[arg-type]
+
+
+def test_an_administrator_gives_out_tokens_and_quotas_over_http_and_nobody_else_does(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with small_fleet(tmp_path) as fleet:
+            admin, client = fleet.client(FLEET_TOKEN), fleet.client()
+            with pytest.raises(TokenRefused):
+                await client.connection.json("POST", "/tokens", {"project": "p", "is_admin": True})
+            with pytest.raises(TokenRefused):
+                await client.connection.json("PUT", "/projects/p/quota", {})
+            token = (await admin.connection.json("POST", "/tokens", {"project": "new"}))["token"]
+            await admin.connection.json("PUT", "/projects/new/quota", {"max_sandboxes": 1})
+            newcomer = fleet.client(token)
+            await newcomer.create(SPEC)
+            with pytest.raises(QuotaExceeded):
+                await newcomer.create(SPEC)
+            await admin.connection.json("POST", "/tokens/remove", {"token": token})
+            with pytest.raises(TokenRefused):
+                await newcomer.sandboxes()
+
+    asyncio.run(scene())

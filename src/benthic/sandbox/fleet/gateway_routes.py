@@ -20,6 +20,7 @@ from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.host_routes import count_of, creation_of, encoded, field_of
 from benthic.sandbox.fleet.metrics import CONTENT_TYPE
 from benthic.sandbox.fleet.once import Once
+from benthic.sandbox.fleet.project_routes import project_router
 from benthic.sandbox.fleet.projects import DEFAULT_PROJECT, Caller
 from benthic.sandbox.fleet.responses import Answering, body_of, error_response, json_of, object_of
 from benthic.sandbox.fleet.status import HostStatus
@@ -46,6 +47,7 @@ def gateway_app(gateway: Gateway) -> FastAPI:
     app = FastAPI(title="Benthic sandbox gateway", lifespan=lifespan)
     app.add_exception_handler(BenthicError, _refuse)
     _add_fleet(app, gateway)
+    app.include_router(project_router(gateway.projects, lambda http: _must_be_admin(gateway, http)))
     _add_sandboxes(app, gateway, Answering(once))
     app.include_router(terminal_router(lambda socket, sandbox_id: _host_for_terminal(gateway, socket, sandbox_id)))
     return app
