@@ -1,6 +1,7 @@
 """What the gateway does when hosts refuse, fall silent, come back, or have what nobody asked for."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -254,5 +255,24 @@ def test_metrics_tell_what_lives_where(tmp_path: Path) -> None:
             agent = fleet.agents["h1"]
             await agent.status()
             assert b'benthic_sandbox_alive{kind="function",state="running"}' in agent.metrics.render()
+
+    asyncio.run(scene())
+
+
+def test_an_owner_may_have_what_crashed_made_again_and_nobody_what_was_closed(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with small_fleet(tmp_path) as fleet:
+            client, host = fleet.client(), fleet.hosts["h1"]
+            info = await client.create(SPEC)
+            await client.call(info.id, 0, command("a"))
+            host.infos[info.id] = replace(host.infos[info.id], state=State.DEAD, reason=Reason.CRASHED)
+            assert (await client.info(info.id)).state is State.DEAD
+            with pytest.raises(SandboxDied):
+                await client.call(info.id, 1, command("b"))
+            assert (await client.rebuild(info.id)).num_run == 1
+            assert (await client.call(info.id, 1, command("b"))).seq == 1
+            await client.close(info.id)
+            with pytest.raises(SandboxDied, match="closed"):
+                await client.rebuild(info.id)
 
     asyncio.run(scene())

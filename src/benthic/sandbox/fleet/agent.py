@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from fastapi import FastAPI, Response
 
 from benthic.errors import BenthicError
-from benthic.sandbox.driver import Driver
 from benthic.sandbox.errors import StartFailed, TrajectoryHeld
 from benthic.sandbox.fleet.access import FleetAccess
 from benthic.sandbox.fleet.admission import Admission
@@ -138,9 +137,9 @@ class Agent:
             ),
         )
 
-    async def probe(self, drivers: Sequence[Driver]) -> None:
-        """Finds out what works here; until then the gateway may try everything."""
-        self._drivers = tuple(await asyncio.gather(*(driver.probe() for driver in drivers)))
+    def probed(self, results: Sequence[ProbeResult]) -> None:
+        """This is what works here; until it is known, the gateway may try everything."""
+        self._drivers = tuple(results)
 
     async def beat(self) -> None:
         """Sends heartbeats for ever, and closes what the gateway says is nobody's any more."""

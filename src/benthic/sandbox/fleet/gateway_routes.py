@@ -13,7 +13,7 @@ from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
 from benthic.errors import BenthicError, RequestError
-from benthic.sandbox.errors import TokenRefused
+from benthic.sandbox.errors import HostUnreachable, SandboxDied, TokenRefused
 from benthic.sandbox.fleet import headers as names
 from benthic.sandbox.fleet.forwarding import forward
 from benthic.sandbox.fleet.gateway import Gateway
@@ -22,12 +22,14 @@ from benthic.sandbox.fleet.metrics import CONTENT_TYPE
 from benthic.sandbox.fleet.once import Once
 from benthic.sandbox.fleet.project_routes import project_router
 from benthic.sandbox.fleet.projects import DEFAULT_PROJECT, Caller
+from benthic.sandbox.fleet.rebuild import rebuild
 from benthic.sandbox.fleet.responses import Answering, body_of, error_response, json_of, object_of
+from benthic.sandbox.fleet.sandbox_rows import SandboxRow
 from benthic.sandbox.fleet.status import HostStatus
 from benthic.sandbox.fleet.terminal import terminal_router
 from benthic.sandbox.fleet.watcher import Watcher
-from benthic.sandbox.host import Host, SandboxInfo
-from benthic.sandbox.records import SnapshotRef
+from benthic.sandbox.host import Host, Rebuilt, SandboxInfo
+from benthic.sandbox.records import Reason, SnapshotRef, State
 from benthic.sandbox.wire import decode, encode
 
 
@@ -141,6 +143,11 @@ def _add_sandboxes(app: FastAPI, gateway: Gateway, answering: Answering) -> None
     async def branch(sandbox_id: str, http: HttpRequest) -> Response:
         return await _multiply(gateway, sandbox_id, "branch", http)
 
+    @app.post("/sandboxes/{sandbox_id}/rebuild")
+    async def rebuild_(sandbox_id: str, http: HttpRequest) -> Response:
+        row = gateway.sandboxes.get(sandbox_id, _caller(gateway, http).sees)
+        return await answering.held(http, lambda: _rebuild(gateway, row), encoded)
+
     @app.post("/sandboxes/{sandbox_id}/snapshot")
     async def snapshot(sandbox_id: str, http: HttpRequest) -> Response:
         row = gateway.sandboxes.get(sandbox_id, _caller(gateway, http).sees)
@@ -154,6 +161,22 @@ def _add_sandboxes(app: FastAPI, gateway: Gateway, answering: Answering) -> None
     async def rest(sandbox_id: str, rest: str, http: HttpRequest) -> Response:
         row = gateway.sandboxes.get(sandbox_id, _caller(gateway, http).sees)
         return await forward(gateway, row, f"/{rest}", http)
+
+
+async def _rebuild(gateway: Gateway, row: SandboxRow) -> Rebuilt:
+    """What its owner asks for, where the watcher has given up or was not asked to try."""
+    if row.state is not State.DEAD:
+        return await gateway.open_host(row).host.rebuild(row.id)
+    if row.reason not in (Reason.CRASHED, Reason.HOST_LOST):
+        row.must_live()
+    gateway.sandboxes.revive(row.id)
+    outcome = await rebuild(gateway, row)
+    if outcome.rebuilt is not None:
+        return outcome.rebuilt
+    if outcome.word == "later":
+        gateway.sandboxes.set_state(row.id, State.DEAD, row.reason, row.detail)
+        raise HostUnreachable(f"no host can make sandbox {row.id} again now; ask again")
+    raise SandboxDied(row.id, Reason.HOST_LOST, gateway.sandboxes.get(row.id, None).detail)
 
 
 async def _multiply(gateway: Gateway, sandbox_id: str, what: Literal["fork", "branch"], http: HttpRequest) -> Response:

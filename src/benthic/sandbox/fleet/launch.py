@@ -21,6 +21,7 @@ from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.gateway_routes import gateway_app
 from benthic.sandbox.fleet.serving import serve
 from benthic.sandbox.local import STATE_ROOT, LocalHost
+from benthic.sandbox.probe import probe
 from benthic.telemetry import START
 
 _log = logging.getLogger(START)
@@ -45,13 +46,17 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             has=lambda sandbox_id: host.folders.home(sandbox_id).exists(),
             evict=lambda sandbox_id: evict(host, sandbox_id),
         )
-        probing = asyncio.create_task(agent.probe(drivers))
+        probing = asyncio.create_task(_probe(agent, drivers))
         try:
             await serve(agent_app(agent), config.listen)
         finally:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
             await host.leave()
+
+
+async def _probe(agent: Agent, drivers: Sequence[Driver]) -> None:
+    agent.probed(await probe(drivers))
 
 
 async def evict(host: LocalHost, sandbox_id: str) -> None:

@@ -7,26 +7,32 @@ would go on from a state that it has never seen.
 """
 
 import logging
+from typing import Literal, NamedTuple
 
 from benthic.errors import CapacityError
 from benthic.sandbox.errors import HostUnreachable, NotSupported, SandboxDied, TrajectoryHeld
 from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.placement import place
 from benthic.sandbox.fleet.sandbox_rows import SandboxRow
+from benthic.sandbox.host import Rebuilt
 from benthic.sandbox.records import Reason, State
 
 _log = logging.getLogger(__name__)
 
 
-async def rebuild(gateway: Gateway, row: SandboxRow) -> str:
-    """Goes on with a sandbox elsewhere, or gives it up.
+class Outcome(NamedTuple):
+    """What came of it: `later` means that nobody can do it now."""
 
-    Returns:
-        `exact`, `diverged`, `lost`, or `later` when nobody can do it now.
-    """
+    word: Literal["exact", "diverged", "lost", "later"]
+    rebuilt: Rebuilt | None = None
+
+
+async def rebuild(gateway: Gateway, row: SandboxRow) -> Outcome:
+    """Goes on with a sandbox on some host, or gives it up."""
     sharing = _sharing(gateway, row)
-    if not sharing - {row.host}:
-        return _give_up(gateway, row, "lost", f"host {row.host} sends no heartbeats, and no other has its trajectories")
+    if gateway.hosts.get(row.host).is_lost and not sharing - {row.host}:
+        detail = f"host {row.host} sends no heartbeats, and no other has its trajectories"
+        return _give_up(gateway, row, Outcome("lost"), detail)
     for name in _in_order(gateway, row, sharing):
         host = gateway.hosts.get(name).host
         try:
@@ -35,17 +41,17 @@ async def rebuild(gateway: Gateway, row: SandboxRow) -> str:
             _log.warning("sandbox %s cannot go on on %s: %s", row.id, name, error)
             continue
         except SandboxDied as error:
-            return _give_up(gateway, row, "lost", f"host {row.host} was lost; {name} says: {error}")
+            return _give_up(gateway, row, Outcome("lost"), f"host {row.host} was lost; {name} says: {error}")
         if found.diverged_at is None:
             gateway.sandboxes.move(
                 row.id, name, f"host {row.host} was lost; on {name}, {found.num_run} calls ran again"
             )
             _log.warning("sandbox %s of lost host %s goes on on %s", row.id, row.host, name)
-            return "exact"
+            return Outcome("exact", found)
         await host.close(row.id)
         detail = f"host {row.host} was lost; on {name}, call {found.diverged_at} came to something else: {found.detail}"
-        return _give_up(gateway, row, "diverged", detail)
-    return "later"
+        return _give_up(gateway, row, Outcome("diverged", found), detail)
+    return Outcome("later")
 
 
 def _sharing(gateway: Gateway, row: SandboxRow) -> set[str]:
@@ -69,6 +75,6 @@ def _in_order(gateway: Gateway, row: SandboxRow, sharing: set[str]) -> list[str]
     return order
 
 
-def _give_up(gateway: Gateway, row: SandboxRow, outcome: str, detail: str) -> str:
+def _give_up(gateway: Gateway, row: SandboxRow, outcome: Outcome, detail: str) -> Outcome:
     gateway.sandboxes.set_state(row.id, State.DEAD, Reason.HOST_LOST, detail)
     return outcome

@@ -109,6 +109,12 @@ class SandboxRows:
             "UPDATE sandboxes SET is_rebuilding = 1, detail = ? WHERE id = ? AND state != 'dead'", (detail, sandbox_id)
         )
 
+    def revive(self, sandbox_id: str) -> None:
+        """Its owner wants it made again: the one way back from the dead."""
+        self._sql.execute(
+            "UPDATE sandboxes SET state = 'starting', is_rebuilding = 1, reason = NULL WHERE id = ?", (sandbox_id,)
+        )
+
     def move(self, sandbox_id: str, host: str, detail: str) -> None:
         """It was rebuilt over there."""
         self._sql.execute(

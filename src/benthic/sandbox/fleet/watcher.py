@@ -64,7 +64,7 @@ class Watcher:
         try:
             async with self._turns:
                 outcome = await rebuild(gateway, row)
-            gateway.metrics.rebuilt.labels(outcome).inc()
+            gateway.metrics.rebuilt.labels(outcome.word).inc()
         except BenthicError as error:  # the next look tries again
             _log.warning("sandbox %s is not rebuilt yet: %s", row.id, error)
         finally:
