@@ -17,7 +17,7 @@ from benthic.sandbox.images import Image, ImageConfig, Store, ensure_tiny
 from benthic.sandbox.images.contents import open_stack
 from benthic.sandbox.images.entry import Entry
 from benthic.sandbox.images.export import export_image
-from benthic.sandbox.images.oci import architecture, import_image
+from benthic.sandbox.images.oci import MAX_LAYERS, architecture, import_image
 from benthic.sandbox.images.tar import MAX_HEADER_BYTES, read_tar
 from benthic.sandbox.images.writer import DEFAULT, Policy, TreeWriter
 
@@ -246,6 +246,15 @@ def test_an_exported_image_comes_in_elsewhere_with_the_same_digests(store: Store
     assert taken.name == "mine:latest"
     assert taken.image == image
     assert [other.layer(digest).kind for digest in layers] == ["base", "toolkit"]
+
+
+def test_an_image_of_too_many_layers_comes_in_with_fewer_that_look_the_same(store: Store, tmp_path: Path) -> None:
+    layers = [tar(member(f"f{number}", data=b"%d" % number), member(f".wh.f{number - 2}")) for number in range(20)]
+    (taken,) = import_image(store, oci_layout(tmp_path / "layout", layers))
+    assert len(taken.image.layers) == MAX_LAYERS + 1  # and the folders that every sandbox has
+    with open_stack(store, taken.image.layers) as contents:
+        files = {content.entry.path for content in contents if content.entry.path.startswith("f")}
+    assert files == {"f18", "f19"}
 
 
 def test_a_name_may_be_given_for_one_image(store: Store, tmp_path: Path) -> None:

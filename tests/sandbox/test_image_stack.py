@@ -13,7 +13,7 @@ from benthic.sandbox.errors import ImageError
 from benthic.sandbox.images.contents import open_stack
 from benthic.sandbox.images.entry import Entry, decode, digest_of, encode, listing
 from benthic.sandbox.images.snapshot import bounded_chain, merge_layers, snapshot_upper
-from benthic.sandbox.images.stack import stack
+from benthic.sandbox.images.stack import distinct, stack
 from benthic.sandbox.images.store import Store
 from benthic.sandbox.images.writer import Policy
 
@@ -94,6 +94,14 @@ def test_a_folder_over_a_file_hides_what_the_file_hid() -> None:
     assert merged[0].entry.is_opaque
 
 
+def test_a_layer_that_comes_again_covers_its_lower_copy() -> None:
+    once = listing([folder("d"), file("d/x"), whiteout("e")])
+    between = listing([folder("d"), whiteout("d/x"), file("d/y"), file("e")])
+    thrice = stack([once, between, once], is_bottom=False)
+    assert [place.entry for place in thrice] == [place.entry for place in stack([between, once], is_bottom=False)]
+    assert distinct(["a", "b", "a", "c", "c"]) == ("b", "a", "c")
+
+
 def test_hard_links_live_on_among_the_paths_that_are_left() -> None:
     below = listing([file("a", "1"), file("b", "1"), file("c", "1")])
     merged = stack([below, listing([whiteout("a")])], is_bottom=True)
@@ -118,7 +126,7 @@ class Overlay:
     def __enter__(self) -> Path:
         for path in (self.home, self.upper, self.work, self.root, self.home / "empty"):
             path.mkdir()
-        trees = [*reversed(self.store.mount(self.home.name, self.layers)), self.home / "empty"]
+        trees = [*reversed(self.store.mount(self.home.name, distinct(self.layers))), self.home / "empty"]
         lower = ":".join(map(str, trees))
         options = f"lowerdir={lower},upperdir={self.upper},workdir={self.work}"
         subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, str(self.root)], check=True)

@@ -30,6 +30,7 @@ from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, chosen_layers
 from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
+from benthic.sandbox.images.stack import distinct
 from benthic.sandbox.linux import (
     Cgroup,
     HomeState,
@@ -279,7 +280,7 @@ class ContainerDriver:
 
     def _digests(self, spec: SandboxSpec, snapshot: SnapshotRef | None) -> list[str]:
         layers = chosen_layers(self.store, spec.image, spec.layers)
-        return [*layers, *(snapshot.layers if snapshot else ())]
+        return list(distinct([*layers, *(snapshot.layers if snapshot else ())]))
 
     def _setup(self, spec: SandboxSpec) -> JobSetup:
         """Who commands are, and what each process may use."""

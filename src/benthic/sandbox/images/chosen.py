@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from benthic.sandbox.images.image import Image, full_name
 from benthic.sandbox.images.python import PYTHON, ensure_python
+from benthic.sandbox.images.stack import distinct
 from benthic.sandbox.images.store import Store
 from benthic.sandbox.images.tiny import TINY, ensure_tiny
 
@@ -28,7 +29,7 @@ def chosen_layers(store: Store, image: str | None, layers: Sequence[str] = ()) -
         else:
             found = _image(store, reference).layers
             digests += [digest for digest in found if store.layer(digest).kind != "base"]
-    return tuple(dict.fromkeys(digests))
+    return distinct(digests)
 
 
 def _image(store: Store, reference: str) -> Image:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benthic.errors import shown
 from benthic.sandbox.errors import ImageError
+from benthic.sandbox.images.layer import sync
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -45,6 +46,7 @@ class Holders:
             path = self._owner(owner)
             staged = path.with_name(f".{owner}.{os.getpid()}")
             staged.write_text(json.dumps(wanted))
+            sync(staged)
             staged.replace(path)
         for digest in digests:
             marker = self._marker(digest, owner)

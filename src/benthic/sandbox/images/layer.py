@@ -72,7 +72,10 @@ def read_record(folder: Path) -> Layer:
 
 
 def write_record(folder: Path, layer: Layer) -> None:
-    """Writes the record, after everything else, and makes all of it durable."""
+    """Writes the record, after everything else, and makes it durable.
+
+    A plain tree is left to the kernel to write: `Store.check` finds what a power failure has cut short.
+    """
     (folder / RECORD).write_text(json.dumps(asdict(layer), indent=1))
     for path in (*folder.iterdir(), folder):
         if path.name != TREE:

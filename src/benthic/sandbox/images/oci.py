@@ -18,7 +18,8 @@ from benthic.sandbox.images.complete import completed
 from benthic.sandbox.images.entry import by_path
 from benthic.sandbox.images.image import ImageConfig, check_digest, full_name
 from benthic.sandbox.images.layer import LAYER_KINDS, Layer, LayerKind
-from benthic.sandbox.images.stack import stack
+from benthic.sandbox.images.snapshot import merge_layers
+from benthic.sandbox.images.stack import distinct, stack
 from benthic.sandbox.images.store import NamedImage, Store
 from benthic.sandbox.images.tar import plain, read_tar
 from benthic.sandbox.images.writer import DEFAULT, Policy, TreeWriter
@@ -27,6 +28,8 @@ KIND_NOTE = "org.benthic.layer.kind"
 NAME_NOTES = ("io.containerd.image.name", "org.opencontainers.image.ref.name")
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _MAX_DEPTH = 4
+MAX_LAYERS = 12
+"""Of an image that is taken in; others are laid on them, and an overlay takes a limited number in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def import_image(
     Args:
         path: a folder or a tar archive, an OCI layout or what `docker save` wrote.
         name: for the one image of the archive, in place of its own names.
-        is_completed: adds the small layer of `complete.py` if something is missing.
+        is_completed: adds the small layer of `complete.py` if something is missing, and merges the lowest layers of an
+            image that has more than an overlay should.
 
     Raises:
         ImageError: there is none, one is broken or has no name, or a layer holds what none may.
@@ -76,7 +80,7 @@ def import_image(
             if not names:
                 raise ImageError(f"an image of {path} has no name; give one")
             layers = _take_layers(store, archive, image, policy)
-            layers = completed(store, layers) if is_completed else layers
+            layers = completed(store, _bounded(store, layers)) if is_completed else layers
             taken += [NamedImage(each, store.add_image(layers, _config(image), name=each)) for each in names]
         return taken
 
@@ -147,7 +151,14 @@ def _take_layers(store: Store, archive: Archive, image: Found, policy: Policy) -
                 lower=lower,
             )
         )
-    return [layer.digest for layer in layers]
+    return list(distinct([layer.digest for layer in layers]))
+
+
+def _bounded(store: Store, layers: list[str]) -> list[str]:
+    num_merged = len(layers) - MAX_LAYERS + 1
+    if num_merged <= 1:
+        return layers
+    return [merge_layers(store, layers[:num_merged], is_bottom=True, kind="base").digest, *layers[num_merged:]]
 
 
 def _unpack(archive: Archive, blob: Blob, writer: TreeWriter) -> None:

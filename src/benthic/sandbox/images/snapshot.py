@@ -9,6 +9,7 @@ from pathlib import Path
 
 from benthic.sandbox.images.contents import open_stack, write_contents
 from benthic.sandbox.images.layer import Layer, LayerKind
+from benthic.sandbox.images.stack import distinct
 from benthic.sandbox.images.store import Store
 from benthic.sandbox.images.walk import Walk
 from benthic.sandbox.images.writer import OPAQUE, Policy
@@ -58,10 +59,11 @@ def merge_layers(store: Store, digests: Sequence[str], *, is_bottom: bool, kind:
 
 
 def bounded_chain(store: Store, digests: Sequence[str], *, limit: int = MAX_CHAIN) -> tuple[str, ...]:
-    """The layers that a sandbox has above its image, merged into one when there are more than `limit`.
+    """The layers that a sandbox has above its image, each once, merged into one when there are more than `limit`.
 
     Hold the result before the old layers are released.
     """
+    digests = distinct(digests)
     if len(digests) <= limit:
-        return tuple(digests)
+        return digests
     return (merge_layers(store, digests, is_bottom=False).digest,)

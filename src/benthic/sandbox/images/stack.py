@@ -40,6 +40,14 @@ def stack(layers: Sequence[Listing], *, is_bottom: bool) -> tuple[Placed, ...]:
     return tuple(Placed(entry, placed[entry.path]) for entry in listing(_grouped(node) for node in _walk(root)))
 
 
+def distinct(digests: Sequence[str]) -> tuple[str, ...]:
+    """Each layer once, in its topmost place: overlayfs refuses a layer twice, and the lower one shows nothing.
+
+    All that a layer says of a path it says again on top, so what its lower copy had said there is covered.
+    """
+    return tuple(reversed(dict.fromkeys(reversed(digests))))
+
+
 def _lay(root: _Node, layer: int, entry: Entry, is_bottom: bool) -> None:
     *parents, name = entry.path.split("/")
     folder = root

@@ -41,6 +41,7 @@ from benthic.sandbox.images.layer import (
     pack,
     read_entries,
     read_record,
+    sync,
     write_entries,
     write_record,
 )
@@ -307,7 +308,7 @@ class Store:
             raise ImageError(f"layer {layer.digest} is a blob and has no tree; `blob` gives its file")
         if layer.format == "folder":
             return folder / TREE
-        target = self.root / "mounts" / layer.hex
+        target = self._mount_point(layer.digest)
         if not os.path.ismount(target):
             mount_erofs(folder / EROFS, target)
         return target
@@ -319,10 +320,14 @@ class Store:
                 self._unmounted(digest)
 
     def _unmounted(self, digest: str) -> None:
-        target = self.root / "mounts" / digest.removeprefix("sha256:")
+        target = self._mount_point(digest)
         unmount(target)
         with suppress(FileNotFoundError):
             target.rmdir()
+
+    def _mount_point(self, digest: str) -> Path:
+        """Short, since the paths of all layers of an overlay have to fit into one page."""
+        return self.root / "mounts" / digest.removeprefix("sha256:")[:32]
 
     def _layer(self, digest: str) -> Path:
         check_digest(digest)
@@ -334,4 +339,5 @@ class Store:
     def _write(self, folder: str, name: str, data: bytes) -> None:
         staged = self.root / folder / f".{uuid4().hex}"
         staged.write_bytes(data)
+        sync(staged)
         staged.replace(self.root / folder / name)
