@@ -1,9 +1,11 @@
 """An episode's end: the work is carried into a fresh sandbox and judged there.
 
 The agent's sandbox may hold daemons, changed programs, a replaced interpreter. None of it comes along: only the
-workspace does, as the files of an ordinary user. What fails for the machine's sake has no reward, with a reason.
+workspace does, as the files of an ordinary user. What fails for the machine's sake has no reward, with a reason; work
+that cannot even be carried over is worth nothing, or making it so would be a way out of a bad episode.
 """
 
+from contextlib import suppress
 from pathlib import PurePosixPath
 
 from benthic.errors import SandboxError
@@ -15,7 +17,7 @@ from benthic.sandbox.tools.checks import run_check
 from benthic.sandbox.tools.integrity import Fingerprint, changes, fingerprint
 from benthic.sandbox.tools.task import AnswerCheck, Reward, Task, Verdict
 
-_AGENTS_DOING = (Reason.OUT_OF_MEMORY, Reason.KILLED)
+_AGENTS_DOING = (Reason.OUT_OF_MEMORY,)
 
 
 async def prepare(task: Task, sandbox: Sandbox) -> None:
@@ -53,7 +55,7 @@ async def score(
     except SandboxDied as error:
         return death_reward(error)
     except SandboxError as error:
-        return Reward(value=None, reason=f"not judged: {error}")
+        return Reward(value=None if error.is_infra else 0.0, reason=f"not judged: {error}")
     share = sum(verdict.is_passed for verdict in verdicts) / len(verdicts)
     if any(signal.startswith("protected") for signal in signals):
         return Reward(value=0.0, reason="protected files were changed", verdicts=verdicts, signals=signals)
@@ -91,10 +93,17 @@ async def _judge(task: Task, sandbox: Sandbox, submission: str | None, host: Hos
     work = await sandbox.download(task.workspace)
     async with Sandbox.create_from(task.spec, host=host) as fresh:
         await prepare(task, fresh)
+        for entry in await fresh.list(task.workspace):
+            await fresh.remove(entry.path, recursive=True)
         await fresh.upload(work, str(PurePosixPath(task.workspace).parent))
         originals = dict(task.files)
-        for path in task.protected:
-            await fresh.write(path, originals[path])
-        for path, data in task.hidden_files:
-            await fresh.write(path, data)
+        for path, data in (*((path, originals[path]) for path in task.protected), *task.hidden_files):
+            await _put(fresh, path, data)
         return tuple([await run_check(check, fresh, submission) for check in task.checks])
+
+
+async def _put(sandbox: Sandbox, path: str, data: bytes) -> None:
+    """A file of the task's, whatever the agent left in its place: a folder, a link elsewhere."""
+    with suppress(PathError):
+        await sandbox.remove(path, recursive=True)
+    await sandbox.write(path, data)
