@@ -42,7 +42,7 @@ class Lifecycle:
         self.live: dict[str, LiveSandbox] = {}
         self.blobs = BlobStore(folders.blobs)
         self._max_paused_s = max_paused_s
-        self._executor = ThreadPoolExecutor(8, thread_name_prefix="trajectory-sync")
+        self._executor = _sync_threads()
         self._keyed: dict[str, asyncio.Task[str]] = {}
         self._taking: dict[str, asyncio.Task[LiveSandbox | None]] = {}
         self._burials: dict[str, asyncio.Task[None]] = {}
@@ -52,7 +52,8 @@ class Lifecycle:
 
     async def open(self) -> None:
         """Makes the folders and begins to watch."""
-        self._has_left = False
+        if self._has_left:
+            self._executor, self._has_left = _sync_threads(), False
         await asyncio.to_thread(self.folders.create)
         if self._watch is None:
             self._watch = asyncio.create_task(self._watch_all(), name="sandbox watch")
@@ -386,6 +387,11 @@ class Lifecycle:
             sandbox.lapse()
         elif asks_driver and (death := await sandbox.machine.death()) is not None:
             self._begin_burial(sandbox, *death)
+
+
+def _sync_threads() -> ThreadPoolExecutor:
+    """Threads that wait for the disk, so that one slow sync holds up no other sandbox."""
+    return ThreadPoolExecutor(8, thread_name_prefix="trajectory-sync")
 
 
 async def all_of(work: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
