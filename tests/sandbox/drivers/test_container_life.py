@@ -123,6 +123,19 @@ def test_only_listed_destinations_are_reached_and_only_through_the_host(run: Any
     run(body)
 
 
+def test_a_way_out_outlives_an_owner_that_lets_go(run: Any, tmp_path: Path) -> None:
+    async def body(host: LocalHost) -> None:
+        async with server() as port:
+            async with host_at(tmp_path) as first:
+                network = Network.allow(f"127.0.0.1:{port}")
+                box = await Sandbox.create(kind="container", host=first, network=network)
+            box = await Sandbox.attach(box.id, host=host)
+            fetch = f"http_proxy=http://127.0.0.1:3128 wget -q -O - http://127.0.0.1:{port}/"
+            assert (await box.exec(fetch)).text == "from outside"
+
+    run(body)
+
+
 def test_a_container_without_rules_has_a_loopback_and_nothing_else(run: Any) -> None:
     async def body(host: LocalHost) -> None:
         async with server() as port, Sandbox.create(kind="container", host=host) as box:

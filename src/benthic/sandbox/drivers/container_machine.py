@@ -4,6 +4,7 @@ It is known by init's pid and start time on the host, and by the name of its con
 """
 
 import asyncio
+import errno
 import time
 from asyncio import StreamReader, StreamWriter
 from pathlib import Path
@@ -46,8 +47,14 @@ class ContainerMachine:
 
     async def open_network(self, network: Network) -> None:
         """Lets its connections out, as far as the rules go, for as long as this process lives."""
-        if network.rules:
+        if not network.rules:
+            return
+        try:
             self._egress = await Egress.open(self.process.pid, network)
+        except OSError as error:
+            # Its former owner in this very process still listens there, with the same rules: it goes on.
+            if error.errno != errno.EADDRINUSE:
+                raise
 
     async def freeze(self) -> None:
         """Stops every process where it is."""
