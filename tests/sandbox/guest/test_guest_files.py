@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from benthic.sandbox.errors import PathError
+from benthic.sandbox.errors import CallRefused, PathError
 from benthic.sandbox.guest import Guest
+from benthic.sandbox.records import Command
 from tests.sandbox.guest.plain_init import PlainInit, until
 
 needs_root = pytest.mark.skipif(os.getuid() != 0, reason="changing users needs root")
@@ -208,6 +209,18 @@ def test_a_write_that_fails_leaves_nothing_half_made(init: PlainInit) -> None:
         await guest.forget("a")
         await until(lambda: os.listdir(init.work) == ["file"])
         assert await guest.files.read(f"{init.work}/file") == b"old"
+
+    init.play(story)
+
+
+def test_a_full_table_of_jobs_is_told_as_such(init: PlainInit) -> None:
+    async def story(guest: Guest) -> None:
+        for number in range(256):
+            await guest.start(f"j{number}", Command(argv=("true",)))
+        with pytest.raises(CallRefused, match="forget some"):
+            await guest.files.read("/etc/passwd")
+        with pytest.raises(CallRefused, match="forget some"):
+            await guest.files.write(f"{init.work}/file", b"x")
 
     init.play(story)
 

@@ -268,6 +268,8 @@ static void call_feed(struct call *call)
         if (job->input >= 0)
             bytes_add(&job->unwritten, call->frame->body + known, call->frame->body_len - known);
         job->fed += call->frame->body_len - known;
+        if (job->is_file_call)
+            job->printed_ms = call->init->now_ms; /* it moves, though it has nothing to say */
     }
     job->input_ends |= header_number(call->header, "input_ends", 0);
     job->feed_id = call->id;

@@ -8,10 +8,11 @@ import json
 import os
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from benthic.sandbox.errors import GuestLost, PathError
+from benthic.sandbox.guest.connection import UnknownJob
 from benthic.sandbox.guest.frames import Frame
 from benthic.sandbox.guest.job_calls import JobCalls
 from benthic.sandbox.guest.jobs import FEED_BYTES, JobEnd, is_root, number_of
@@ -27,9 +28,9 @@ HEADERS_BYTES = 12 << 10
 class Files:
     """The files of one sandbox; `Guest.files`. Paths are absolute.
 
-    Every method raises PathError for what the file system refuses, and GuestLost when init is gone. `user` is "root" or
-    None, as in a command. Writing calls take a `job` id: the same call sent twice then happens once, and stays in
-    init's table until `Guest.forget`; without one they get a passing id.
+    Every method raises PathError for what the file system refuses, CallRefused when init has no room for another job,
+    and GuestLost when init is gone. `user` is "root" or None, as in a command. Writing calls take a `job` id: the same
+    call sent twice then happens once, and stays in init's table until `Guest.forget`; without one they get a passing id.
     """
 
     def __init__(self, jobs: JobCalls) -> None:
@@ -167,6 +168,7 @@ class Files:
             asked = self._jobs.ask_end(passing)
             if not is_whole:
                 await self._feed(passing, data, self._jobs.fed_bytes(passing, await start))
+            await start  # a refusal says more than that the job is unknown
             _check_end(path, await self._jobs.end(asked, None))
         finally:
             if job is None:
@@ -188,11 +190,13 @@ class Files:
         """A call that gives output and changes nothing."""
         job = passing_id()
         try:
-            self._start(argv, b"", user, job, holds_output=True)
+            start = self._start(argv, b"", user, job, holds_output=True)
             asked = self._jobs.ask_end(job)
             async with aclosing(self._jobs.output(job)) as chunks:
-                async for chunk in chunks:
-                    yield chunk.data
+                with suppress(UnknownJob):  # then it was refused
+                    async for chunk in chunks:
+                        yield chunk.data
+            await start
             _check_end(path, await self._jobs.end(asked, None))
         finally:
             await self._jobs.forget(job)
