@@ -30,7 +30,7 @@ class Files:
 
     Every method raises PathError for what the file system refuses, CallRefused when init has no room for another job,
     and GuestLost when init is gone. `user` is "root" or None, as in a command. Writing calls take a `job` id: the same
-    call sent twice then happens once, and stays in init's table until `Guest.forget`; without one they get a passing id.
+    call sent twice then happens once, and stays in init's table until `Guest.forget`; without one they pass.
     """
 
     def __init__(self, jobs: JobCalls) -> None:
