@@ -36,7 +36,7 @@ def test_a_paused_sandbox_stands_still_and_goes_on(stand: Stand) -> None:
     async def scene() -> None:
         async with stand.made() as sandbox:
             await sandbox.spawn("while :; do echo >> ticks; sleep 0.05; done")
-            await asyncio.sleep(0.5)
+            await sandbox.exec("until [ -s ticks ]; do sleep 0.05; done")
             await sandbox.pause()
             assert (await sandbox.info()).state is State.PAUSED
             await asyncio.sleep(1)
