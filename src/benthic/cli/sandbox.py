@@ -8,7 +8,7 @@ import typer
 from benthic.cli.sandbox_images import STATE_ROOT, image
 from benthic.cli.sandbox_run import Kinds, Root, Url, run, shell
 from benthic.cli.sandbox_serve import serve
-from benthic.cli.sandbox_trajectory import log
+from benthic.cli.sandbox_trajectory import blame, log, replay
 
 if TYPE_CHECKING:
     from benthic.sandbox.host import SandboxInfo
@@ -25,6 +25,8 @@ sandbox.command()(run)
 sandbox.command()(shell)
 sandbox.command()(serve)
 sandbox.command()(log)
+sandbox.command()(replay)
+sandbox.command()(blame)
 
 
 @sandbox.command()
