@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.journeys.test_serve import PACKAGE, WEIGHTS, serving
+from tests.sandbox.kinds import require_kind
 
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -56,6 +57,9 @@ def test_the_code_of_a_page_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if name.startswith("sandbox"):
+        require_kind("function")
+        monkeypatch.setenv("HOME", str(tmp_path))  # where sandboxes keep their state
     namespace: dict[str, object] = {"__name__": "docs"}
     for number, (language, code) in enumerate(PAGES[name]):
         if "localhost:8000" in code:
