@@ -190,7 +190,7 @@ class Connection:
             await self._read(reader, decoder)
         except FrameError as error:
             self._nonsense += 1
-            logger.warning("init of a sandbox makes no sense: %s", error)
+            logger.info("init of a sandbox makes no sense: %s", error)
             if self._nonsense >= NONSENSE_MAX:
                 raise GuestLost(f"init inside makes no sense: {error}") from None
         except (OSError, asyncio.IncompleteReadError):
