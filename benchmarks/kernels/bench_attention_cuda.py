@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
+from cuda_timing import gpu_name, positive
 from torch import Tensor
 
 from benthic.kernels.choice import Impl
@@ -120,12 +121,14 @@ def eager_time(call: Callable[[], object]) -> float:
 def main() -> None:
     """Prints one line a case."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--batch", type=int, nargs="+", default=[1, 32, 128])
+    arguments.add_argument("--batch", type=positive, nargs="+", default=[1, 32, 128])
+    options = arguments.parse_args()
+    name = gpu_name()
     torch.manual_seed(0)
     impls: tuple[Impl, ...] = ("reference", "triton")
-    print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}; us: reference, triton, ratio")
+    print(f"# {name}, torch {torch.__version__}; us: reference, triton, ratio")
     with torch.inference_mode():
-        for batch in arguments.parse_args().batch:
+        for batch in options.batch:
             for name, call in cases(batch):
                 graph, eager = ([time_of(partial(call, impl=i)) for i in impls] for time_of in (graph_time, eager_time))
                 print(

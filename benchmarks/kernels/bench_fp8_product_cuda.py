@@ -15,9 +15,9 @@ from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
+from cuda_timing import Calls, Case, main, num_sets
 from torch import Tensor
 
-from benchmarks.kernels.cuda_timing import Calls, Case, main, num_sets
 from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import Fp8Weight, linear, stack_rows
 from benthic.kernels.quantize import QuantizedRows, quantize_rows

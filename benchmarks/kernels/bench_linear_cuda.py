@@ -10,9 +10,9 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
+from cuda_timing import Case, main, num_sets
 from torch import Tensor
 
-from benchmarks.kernels.cuda_timing import Case, main, num_sets
 from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import batched_linear, linear
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from functools import partial
 
 import torch
+from cuda_timing import Case, main, num_sets
 from torch import Tensor
 
-from benchmarks.kernels.cuda_timing import Case, main, num_sets
 from benthic.kernels.cross_entropy import ranked_logprobs
 from benthic.kernels.moe_route import route_rows
 from benthic.kernels.sample import sample

@@ -6,7 +6,8 @@ Each implementation is captured as a CUDA graph over several sets of inputs that
 graphs are replayed in turns, so that clocks and neighbours disturb all alike. One line a measurement: microseconds a
 call (median of the turns, with their range), TFLOP/s, GB/s, share of the roof (the greater of the times that bytes and
 operations need at the measured ceilings, over the time taken), and how many times faster the first implementation is.
-A peer is only named where its package is installed.
+A peer is only named where its package is installed. Without a GPU, or with words that no case holds, a bench says so
+and ends with code 1.
 """
 
 import argparse
@@ -70,6 +71,21 @@ def num_sets(set_bytes: int, most: int = 64) -> int:
     return max(1, min(most, -(-4 * L2_BYTES // max(set_bytes, 1))))
 
 
+def gpu_name() -> str:
+    """The GPU's name; ends the program, in words, where torch sees none."""
+    if not torch.cuda.is_available():
+        sys.exit(f"no GPU: torch {torch.__version__} sees no CUDA device here; this bench measures on one")
+    return torch.cuda.get_device_name()
+
+
+def positive(text: str) -> int:
+    """A number of rows, tokens or sequences from the command line."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {number}; it takes whole numbers from 1")
+    return number
+
+
 def main(
     op: str,
     cases: Callable[[], Iterator[Case]],
@@ -80,10 +96,13 @@ def main(
     arguments.add_argument("--only", default="", help="measure the cases whose name holds this")
     arguments.add_argument("--out", type=Path, help="append measurements there, one JSON object a line")
     options = arguments.parse_args()
+    name = gpu_name()
     torch.manual_seed(0)
-    print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}: {op}")
+    print(f"# {name}, torch {torch.__version__}: {op}")
+    seen: list[str] = []
     with torch.inference_mode():
         for case in cases():
+            seen.append(case.name)
             if options.only not in case.name:
                 continue
             measurements = compare(op, case)
@@ -92,6 +111,8 @@ def main(
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 with options.out.open("a") as file:
                     file.writelines(json.dumps(asdict(measured)) + "\n" for measured in measurements)
+    if not any(options.only in found for found in seen):
+        sys.exit(f"--only {options.only!r} is in the name of no case; they are: {', '.join(seen)}")
 
 
 def compare(op: str, case: Case) -> list[Measurement]:

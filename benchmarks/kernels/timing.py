@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from cuda_timing import gpu_name, positive
 
 REPEATS = 7
 LEAST_S = 0.02
@@ -23,13 +24,13 @@ LEAST_S = 0.02
 def main(op: str, cases: Callable[[int, torch.device], Iterator[tuple[str, Callable[..., Any], int, int]]]) -> None:
     """Measures `cases(rows, device)`: (name, call taking `impl`, bytes moved, floating-point operations)."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--device", default="cpu")
-    arguments.add_argument("--rows", type=int, nargs="+", default=[1, 4, 32, 2000])
+    arguments.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    arguments.add_argument("--rows", type=positive, nargs="+", default=[1, 4, 32, 2000])
     options = arguments.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     device = torch.device(options.device)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else platform.processor() or platform.machine()
+    name = gpu_name() if device.type == "cuda" else platform.processor() or platform.machine()
     print(f"# {name}, torch {torch.__version__}, 1 thread")
     with torch.inference_mode():
         for rows in options.rows:

@@ -12,11 +12,13 @@ row of a layer reads 190 MB of weights.
 import argparse
 import json
 import platform
+import shlex
+import sys
 from collections import defaultdict
 
 import torch
 from floors import head_floor, layer_floor
-from measure import Launch, Measured, measure
+from measure import Launch, Measured, commit, gpu_name, measure, positive
 from world import IN_FLASH, World, build_world
 
 from benthic.models.block import Block
@@ -29,16 +31,16 @@ def main() -> None:
     """Parses the cases, builds one world for all of them and reports."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("what", choices=["decode", "prefill"])
-    arguments.add_argument("--rows", type=int, nargs="+", default=[1, 32, 128])
-    arguments.add_argument("--contexts", type=int, nargs="+", default=[4096, 32768])
+    arguments.add_argument("--rows", type=positive, nargs="+", default=[1, 32, 128])
+    arguments.add_argument("--contexts", type=positive, nargs="+", default=[4096, 32768])
     arguments.add_argument("--kinds", nargs="+", choices=list(IN_FLASH), default=list(IN_FLASH))
-    arguments.add_argument("--chunk", type=int, default=4096)
+    arguments.add_argument("--chunk", type=positive, default=4096)
     arguments.add_argument("--profile", action="store_true", help="list the kernels of every case")
     arguments.add_argument("--apart", action="store_true", help="entries are made by operations one by one")
     arguments.add_argument("--one-stream", action="store_true", help="branches run one after the other")
     arguments.add_argument("--json", help="append measurements to this file")
     options = arguments.parse_args()
-    print(f"# {torch.cuda.get_device_name()}, torch {torch.__version__}, python {platform.python_version()}")
+    print(f"# {gpu_name()}, torch {torch.__version__}, python {platform.python_version()}")
     is_decode = options.what == "decode"
     rows = options.rows if is_decode else [1]
     world = build_world(options.kinds, max(rows), max(options.contexts), 0 if is_decode else options.chunk)
@@ -108,8 +110,9 @@ def _kernels(launches: list[Launch]) -> None:
 
 def _keep(path: str | None, record: dict[str, object]) -> None:
     if path:
+        context = {"commit": commit(), "torch": torch.__version__, "command": shlex.join(["python", *sys.argv])}
         with open(path, "a") as lines:
-            lines.write(json.dumps({"device": torch.cuda.get_device_name(), **record}) + "\n")
+            lines.write(json.dumps({"device": torch.cuda.get_device_name(), **record, **context}) + "\n")
 
 
 if __name__ == "__main__":

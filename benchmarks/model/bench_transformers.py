@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 
 import torch
+from measure import gpu_name, positive
 from transformers import DeepseekV4Config, DeepseekV4ForCausalLM
 from world import IN_FLASH, flash_layers
 
@@ -22,16 +23,17 @@ REPEATS = 5
 def main() -> None:
     """Builds the model on the device and times both kinds of passes."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--rows", type=int, nargs="+", default=[1, 32])
-    arguments.add_argument("--context", type=int, default=4096)
-    arguments.add_argument("--device", default="cuda")
+    arguments.add_argument("--rows", type=positive, nargs="+", default=[1, 32])
+    arguments.add_argument("--context", type=positive, default=4096)
+    arguments.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
     options = arguments.parse_args()
+    device_name = gpu_name() if options.device == "cuda" else "cpu"
     ours = replace(flash_layers(list(IN_FLASH)), vocab_size=4096)
     sizes = ours.to_json(weights="fp32")
     sizes.pop("quantization_config", None)
     model = random_model(DeepseekV4Config(**sizes), torch.device(options.device))
     layers, all_layers = len(ours.layers), sum(IN_FLASH.values())
-    print(f"# transformers, eager, bfloat16, {layers} layers; estimates for {all_layers}")
+    print(f"# {device_name}, transformers, eager, bfloat16, {layers} layers; estimates for {all_layers}")
     with torch.inference_mode():
         ids = torch.randint(ours.vocab_size, (1, options.context), device=options.device)
         prefill_s, _ = timed(lambda: model(ids, use_cache=True, logits_to_keep=1))

@@ -1,6 +1,9 @@
 """Times and kernels of a call: replays of its CUDA graph, and what the profiler saw of one."""
 
+import argparse
 import statistics
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -20,6 +23,27 @@ class Measured(NamedTuple):
     us: float
     launches: list[Launch]
     is_graph: bool
+
+
+def gpu_name() -> str:
+    """The GPU's name; ends the program, in words, where torch sees none."""
+    if not torch.cuda.is_available():
+        sys.exit(f"no GPU: torch {torch.__version__} sees no CUDA device here; this bench measures on one")
+    return torch.cuda.get_device_name()
+
+
+def commit() -> str:
+    """The commit that is measured."""
+    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def positive(text: str) -> int:
+    """A number of rows or tokens from the command line."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {number}; it takes whole numbers from 1")
+    return number
 
 
 def measure(call: Callable[[], object], repeats: int = 15) -> Measured:

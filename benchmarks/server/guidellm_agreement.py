@@ -1,6 +1,6 @@
 """What guidellm measures from outside beside what /metrics says of the same requests.
 
-    BENTHIC_GUIDELLM=/path/to/guidellm python benchmarks/server/guidellm_agreement.py
+    BENTHIC_GUIDELLM=/path/to/guidellm python -m benchmarks.server.guidellm_agreement
         [--url http://127.0.0.1:8000] [--requests 200] [--concurrency 32] [--prompt 512] [--answer 16]
 
 Without a URL a server is started over the bundled model. Nobody else may use the server meanwhile. While guidellm runs,

@@ -1,6 +1,6 @@
 """What lm-eval reads from /v1/completions beside what `LLM` computes in this process.
 
-    BENTHIC_LM_EVAL=/path/to/lm-eval python benchmarks/server/lm_eval_agreement.py [--url http://127.0.0.1:8000]
+    BENTHIC_LM_EVAL=/path/to/lm-eval python -m benchmarks.server.lm_eval_agreement [--url http://127.0.0.1:8000]
 
 Two tasks on local JSON lines, without a network: a choice by log-likelihood and an answer to generate. Both must come
 back as `LLM` has them, log-likelihoods to the last bit. lm-eval asks the server for its tokenizer, so no folder is
