@@ -67,10 +67,7 @@ def triton_builds(name: str, launch: Callable[[], object]) -> list[Built]:
     assert kernels, f"{name} launched no Triton kernel"
     builds: list[Built] = []
     for kernel in kernels:
-        label, count = (
-            f"{name}: {kernel.name}",
-            sum(built.name.startswith(f"{name}: {kernel.name}") for built in builds),
-        )
+        label, count = f"{name}: {kernel.name}", sum(other.name == kernel.name for other in kernels[: len(builds)])
         registers, spills = _resources(kernel.asm["cubin"])
         wgmma = len(re.findall(r"wgmma\.mma_async", kernel.asm["ptx"]))
         builds.append(Built(f"{label} {count}" if count else label, registers, spills, kernel.metadata.shared, wgmma))
@@ -100,7 +97,8 @@ def cuda_builds(library: CudaLibrary) -> list[Built]:
     builds = []
     for part in report.split("Compiling entry function")[1:]:
         name = re.search(r"'(\w+)'", part)
-        registers, spills = re.search(r"Used (\d+) registers", part), re.findall(r"(\d+) bytes spill", part)
+        # A local array that no register holds is in the stack's frame and counts as no spill.
+        registers, spills = re.search(r"Used (\d+) registers", part), re.findall(r"(\d+) bytes (?:spill|stack)", part)
         shared = re.search(r"(\d+) bytes smem", part)
         assert name is not None and registers is not None, part
         label = f"{library.source.name}: {name[1]}"

@@ -7,13 +7,14 @@ from torch import Tensor
 
 from benthic.kernels.fp8_product.kernel import multiply_fp8_triton
 from benthic.kernels.quantize import QuantizedRows
-from benthic.kernels.quantize.kernel import quantize_rows_cuda
+from benthic.kernels.quantize.kernel import quantize_rows_cuda, round_rows_cuda
 
 
 def production() -> Iterator[tuple[str, Callable[[], object]]]:
     """(case, launch)."""
     for dtype in (torch.bfloat16, torch.float32):
         yield f"quantize {dtype}".replace("torch.", ""), lambda dtype=dtype: _quantize(dtype)
+        yield f"round trip {dtype}".replace("torch.", ""), lambda dtype=dtype: _round(dtype)
     for rows in (1, 4096):
         yield f"dense M={rows}", lambda rows=rows: _multiply(rows)
         yield f"experts M={rows}", lambda rows=rows: _multiply(256 * rows, groups=256)
@@ -21,6 +22,10 @@ def production() -> Iterator[tuple[str, Callable[[], object]]]:
 
 def _quantize(dtype: torch.dtype) -> QuantizedRows:
     return quantize_rows_cuda(torch.empty(4096, 4096, dtype=dtype, device="meta"), "ue8m0")
+
+
+def _round(dtype: torch.dtype) -> Tensor:
+    return round_rows_cuda(torch.empty(4096, 448, dtype=dtype, device="meta"), "ue8m0")
 
 
 def _multiply(rows: int, groups: int = 1) -> Tensor:

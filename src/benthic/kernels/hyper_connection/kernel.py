@@ -71,8 +71,7 @@ def _backward(logits, grad, divisors, out, rows, eps, iters, n: tl.constexpr, bl
     tl.store(out + place, g, mask=inside)
 
 
-@torch.library.custom_op("benthic::sinkhorn", mutates_args=())
-def sinkhorn_cuda(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
+def sinkhorn_triton(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
     """float32 [R, n, n] -> the same; n a power of two. See `sinkhorn_ref` for the meaning."""
     rows, n, _ = comb_logits.shape
     out = torch.empty_like(comb_logits)
@@ -81,8 +80,7 @@ def sinkhorn_cuda(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
     return out
 
 
-@torch.library.custom_op("benthic::sinkhorn_backward", mutates_args=())
-def sinkhorn_cuda_backward(comb_logits: Tensor, grad: Tensor, eps: float, iters: int) -> Tensor:
+def sinkhorn_backward_triton(comb_logits: Tensor, grad: Tensor, eps: float, iters: int) -> Tensor:
     """Gradient with respect to the logits."""
     rows, n, _ = comb_logits.shape
     out = torch.empty_like(comb_logits)
@@ -91,6 +89,18 @@ def sinkhorn_cuda_backward(comb_logits: Tensor, grad: Tensor, eps: float, iters:
         grid = (triton.cdiv(rows, _BLOCK),)
         _backward[grid](comb_logits, grad, divisors, out, rows, eps, iters, n, _BLOCK, num_warps=2)
     return out
+
+
+@torch.library.custom_op("benthic::sinkhorn", mutates_args=())
+def sinkhorn_cuda(comb_logits: Tensor, eps: float, iters: int) -> Tensor:
+    """`sinkhorn_triton` as one opaque operator with a gradient."""
+    return sinkhorn_triton(comb_logits, eps, iters)
+
+
+@torch.library.custom_op("benthic::sinkhorn_backward", mutates_args=())
+def sinkhorn_cuda_backward(comb_logits: Tensor, grad: Tensor, eps: float, iters: int) -> Tensor:
+    """`sinkhorn_backward_triton` as one opaque operator."""
+    return sinkhorn_backward_triton(comb_logits, grad, eps, iters)
 
 
 @sinkhorn_cuda.register_fake

@@ -136,7 +136,7 @@ def shape_of(order: Order, tile: Tile, inputs: int, x: Tensor) -> dict[str, Any]
         "block_o": tile.outputs,
         "block_k": order.block_k,
         "even": inputs == order.segments * order.segment_len,
-        "upcast": not x.is_cuda,
+        "upcast": x.is_cpu,
         "num_warps": tile.warps,
         "num_stages": tile.stages,
     }
