@@ -1,0 +1,3 @@
+"""Sandboxes and tasks in the words of other libraries, each an optional extra; import the module of the one in use."""
+
+__all__: list[str] = []
