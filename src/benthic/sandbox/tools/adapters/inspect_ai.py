@@ -1,9 +1,11 @@
 """Sandboxes for Inspect evaluations: `Task(..., sandbox=("benthic", "benthic.json"))`, or a `BenthicConfig`.
 
-A command's failure, time-out and overlong output are told in Inspect's words. So is a sandbox's end that was the agent's
-doing. One that was the machine's goes through as it is: the sample then has an error, and no score.
+A command's failure, time-out and overlong output are told in Inspect's words. So is the end of a sandbox that was the
+agent's doing. One that was the machine's goes through as it is: the sample then has an error, and no score.
 """
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePosixPath
@@ -31,6 +33,8 @@ from benthic.sandbox.sandbox import Sandbox
 
 _DEFAULTS = Limits()
 _CANNOT_EXECUTE = 126
+_BY_SIGNAL = 128
+"""Plus the signal's number: a shell's word for it, which Inspect expects."""
 
 
 class BenthicConfig(BaseModel):
@@ -152,7 +156,9 @@ class BenthicSandboxEnvironment(SandboxEnvironment):
             SandboxDied: the machine has.
         """
         if user not in (None, "root"):
-            raise SandboxUserUnsupportedError(f"there is no user {user!r}; there are 'root' and, with None, the usual one")
+            raise SandboxUserUnsupportedError(
+                f"there is no user {user!r}; there are 'root' and, with None, the usual one"
+            )
         limit = SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
         command = Command(
             argv=tuple(cmd),
@@ -177,7 +183,7 @@ class BenthicSandboxEnvironment(SandboxEnvironment):
         path = self._path(file)
         async with _agents_doing():
             try:
-                await self.sandbox.write(path, contents)
+                await self.sandbox.write(path, contents, atomic=False)  # a file that may not be written must refuse
             except PathError as error:
                 raise await self._os_error(path, error) from error
 
@@ -218,12 +224,15 @@ class BenthicSandboxEnvironment(SandboxEnvironment):
         return str(PurePosixPath(self.sandbox.spec.cwd, path))
 
     async def _os_error(self, path: str, error: PathError) -> OSError:
-        """The error that Inspect expects: which one is seen by looking at what stands there."""
+        """The error that Inspect expects, by the system's words and by what stands there."""
+        what = str(error)
+        if os.strerror(errno.EACCES) in what or os.strerror(errno.EROFS) in what:
+            return PermissionError(what)
         try:
             found = await self.sandbox.stat(path)
         except PathError:
-            return FileNotFoundError(str(error))
-        return IsADirectoryError(str(error)) if found.type == "folder" else PermissionError(str(error))
+            return FileNotFoundError(what)
+        return IsADirectoryError(what) if found.type == "folder" else OSError(what)
 
     async def _close(self) -> None:
         try:
@@ -239,7 +248,9 @@ def _config_of(config: SandboxEnvironmentConfigType | None) -> BenthicConfig:
         return BenthicConfig.model_validate_json(Path(config).read_bytes())
     if isinstance(config, BenthicConfig):
         return config
-    raise ConfigError(f"a sandbox's config is a {type(config).__name__}; it must be a BenthicConfig or a JSON file of one")
+    raise ConfigError(
+        f"a sandbox's config is a {type(config).__name__}; it must be a BenthicConfig or a JSON file of one"
+    )
 
 
 def _exec_result(result: Result) -> ExecResult[str]:
@@ -247,6 +258,7 @@ def _exec_result(result: Result) -> ExecResult[str]:
     if result.returncode == _CANNOT_EXECUTE and "permission denied" in stderr.lower():
         raise PermissionError(stderr.strip())
     code = 1 if result.returncode is None else result.returncode
+    code = _BY_SIGNAL - code if code < 0 else code
     return ExecResult(success=code == 0, returncode=code, stdout=result.text, stderr=stderr)
 
 
