@@ -17,7 +17,7 @@ from benthic.sandbox.sandbox import Sandbox
 from benthic.sandbox.tools import FileCheck, Task
 from tests.sandbox.kinds import require_kind
 
-gym = pytest.importorskip("gymnasium", reason="the extra benthic[gymnasium] is not installed")
+gym = pytest.importorskip("gymnasium", reason="gymnasium is not installed (extra benthic[gymnasium])")
 
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 

@@ -13,7 +13,7 @@ from benthic.sandbox.records import Reason
 from benthic.sandbox.sandbox import Sandbox
 from tests.sandbox.kinds import require_kind
 
-pytest.importorskip("inspect_ai", reason="the extra benthic[inspect] is not installed")
+pytest.importorskip("inspect_ai", reason="inspect-ai is not installed (extra benthic[inspect])")
 
 from inspect_ai import Task, eval  # noqa: E402
 from inspect_ai.dataset import Sample  # noqa: E402

@@ -17,7 +17,7 @@ from benthic.sandbox.records import Reason, State
 from benthic.sandbox.sandbox import Sandbox
 from tests.sandbox.kinds import require_kind
 
-vf = pytest.importorskip("verifiers.v1", reason="the extra benthic[verifiers] is not installed")
+vf = pytest.importorskip("verifiers.v1", reason="verifiers is not installed (extra benthic[verifiers])")
 
 from benthic.sandbox.tools.adapters.verifiers import SandboxTask  # noqa: E402
 
