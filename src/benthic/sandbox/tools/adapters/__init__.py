@@ -1,3 +1,1 @@
 """Sandboxes and tasks in the words of other libraries, each an optional extra; import the module of the one in use."""
-
-__all__: list[str] = []
