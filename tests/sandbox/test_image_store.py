@@ -15,6 +15,7 @@ from benthic.sandbox.images import Store, ensure_tiny
 from benthic.sandbox.images.collect import collect
 from benthic.sandbox.images.entry import Entry
 from benthic.sandbox.images.layer import can_pack
+from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.images.writer import TreeWriter
 
 IS_ROOT = os.geteuid() == 0
@@ -49,6 +50,17 @@ def test_a_layer_is_mounted_while_anybody_uses_it(store: Store) -> None:
     store.release("second")
     assert store.owners() == []
     assert not os.path.ismount(tree)
+
+
+def test_a_layer_that_only_a_snapshot_keeps_is_there_and_not_mounted(store: Store) -> None:
+    layers = ensure_tiny(store).layers
+    (tree,) = store.mount("user", layers)
+    store.hold(f"{SNAPSHOT}one", layers)
+    store.release("user")
+    assert not os.path.ismount(tree)
+    assert store.layer(layers[0]).digest == layers[0]
+    assert store.mount("user", layers) == (tree,)
+    assert (tree / "bin/busybox").exists()
 
 
 def test_a_changed_byte_in_a_layer_is_found(tmp_path: Path) -> None:

@@ -43,14 +43,18 @@ ADD = Task(
     hidden_files=(("/work/judge.py", RUNNER),),
     checks=(
         CallCheck(
-            name="calls", file="/work/solution.py", function="add", cases=(((2, 3), 5), ((-1, 1), 0)), timeout_s=5
+            name="calls", file="/work/solution.py", function="add", cases=(((2, 3), 5), ((-1, 1), 0)), timeout_s=2.5
         ),
         OutputCheck(
             name="prints",
-            command=Command(shell="cd /work && python3 -c 'import solution; print(solution.add(20, 22))'"),
+            command=Command(
+                shell="cd /work && python3 -c 'import solution; print(solution.add(20, 22))'", timeout_s=2.5
+            ),
             stdout=b"42\n",
         ),
-        ReportCheck(name="report", command=Command(argv=("python3", "/work/judge.py")), passed=("adds",)),
+        ReportCheck(
+            name="report", command=Command(argv=("python3", "/work/judge.py"), timeout_s=2.5), passed=("adds",)
+        ),
     ),
 )
 GOOD = "def add(a, b):\n    return a + b\n"

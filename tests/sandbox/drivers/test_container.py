@@ -205,8 +205,10 @@ def test_a_frozen_container_stands_still_and_goes_on(crun: ContainerDriver) -> N
     async def use() -> None:
         async with started(crun) as (machine, shell):
             await shell("(while :; do echo >>ticks; sleep 0.01; done) >/dev/null 2>&1 &")
-            await machine.freeze()
             ticks = Scratch(machine.home).upper / "work" / "ticks"
+            while not ticks.exists():
+                await asyncio.sleep(0.01)
+            await machine.freeze()
             await asyncio.sleep(0.05)
             before = ticks.stat().st_size
             await asyncio.sleep(0.2)

@@ -31,6 +31,7 @@ from benthic.sandbox.guest import Guest, JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, chosen_layers
 from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.images.stack import distinct
+from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.linux import (
     Cgroup,
     HomeState,
@@ -159,7 +160,7 @@ class ContainerDriver:
         with self.store.adding():
             layer = snapshot_upper(self.store, Scratch(home).upper, source=f"sandbox {home.name}")
             layers = bounded_chain(self.store, [*chain, layer.digest])
-            self.store.hold(f"snapshot-{name}", layers)
+            self.store.hold(f"{SNAPSHOT}{name}", layers)
         size = sum(self.store.layer(digest).size_bytes for digest in layers)
         return SnapshotRef(id=name, kind=self.kind, seq=-1, layers=layers, size_bytes=size)
 

@@ -23,6 +23,7 @@ from benthic.sandbox.drivers.templates import MEMORY, UPPER, Saved
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import JobSetup
 from benthic.sandbox.images import Store
+from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.linux import Cgroup, HomeState, ProcessId, UidPool, build_filter
 from benthic.sandbox.records import CallResult, FunctionCall, Limits, Reason, SandboxSpec, SnapshotRef, Usage
 
@@ -145,7 +146,7 @@ class QemuMachine:
                 self._store.add_blob(path, _digest(path), source=source)
                 for path in (record, draft / MEMORY, draft / UPPER)
             ]
-            self._store.hold(f"snapshot-{name}", [blob.digest for blob in blobs])
+            self._store.hold(f"{SNAPSHOT}{name}", [blob.digest for blob in blobs])
         return SnapshotRef(
             id=uuid4().hex[:12],
             kind=self._kind,

@@ -63,10 +63,6 @@ class Holders:
         self._owner(owner).unlink(missing_ok=True)
         return digests
 
-    def is_held(self, digest: str) -> bool:
-        """Whether anybody holds a layer."""
-        return next(self.holders(digest), None) is not None
-
     def holders(self, digest: str) -> Iterator[str]:
         """Those who hold a layer."""
         try:

@@ -49,6 +49,8 @@ from benthic.sandbox.images.mounts import mount_erofs, unmount
 from benthic.sandbox.images.writer import DEFAULT, Policy, TreeWriter, remove_tree
 
 READER = "reader-"
+SNAPSHOT = "snapshot-"
+"""Owners so named keep layers and use no tree: they keep nothing mounted."""
 """Holders of this name live no longer than a block of `opened`."""
 FOLDERS = ("layers", "images", "names", "mounts", "derived", "incoming")
 
@@ -316,7 +318,7 @@ class Store:
     def release_alone(self, owner: str) -> None:
         """The same for whoever has the store `alone`."""
         for digest in self._holders.release(owner):
-            if not self._holders.is_held(digest):
+            if all(holder.startswith(SNAPSHOT) for holder in self._holders.holders(digest)):
                 self._unmounted(digest)
 
     def _unmounted(self, digest: str) -> None:

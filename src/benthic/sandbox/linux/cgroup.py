@@ -113,11 +113,11 @@ class Cgroup:
         return False
 
     def _remove_empty_parents(self) -> None:
-        for tree in self.hierarchy.trees:
-            for above in (tree / self.name).relative_to(tree).parents:
-                if above.name:
-                    with contextlib.suppress(OSError):  # other groups are in it
-                        (tree / above).rmdir()
+        for tree in (*self.hierarchy.trees, *self.hierarchy.others):
+            for name in (Path(self.name), *Path(self.name).parents):
+                if name.name:
+                    with contextlib.suppress(OSError):  # other groups are in it, or it was never made
+                        (tree / name).rmdir()
 
     def usage(self) -> Usage:
         """Of the whole group since it was made."""

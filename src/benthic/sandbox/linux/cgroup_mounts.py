@@ -25,6 +25,8 @@ class Hierarchy:
     version2: Path | None
     version2_controllers: frozenset[str] = frozenset()
     """Those that groups of the version 2 tree really get."""
+    others: tuple[Path, ...] = ()
+    """Trees of version 1 that a sandbox does not need: container runtimes make groups there too, to be removed."""
 
     @property
     def mode(self) -> Literal["v1", "v2", "hybrid", "none"]:
@@ -66,11 +68,16 @@ def find_hierarchy(
         for controller in CONTROLLERS
         if controller in mount.options
     }
+    others = tuple(
+        mount.folder / BASE
+        for mount in mounts
+        if mount.type == "cgroup" and mount.folder / BASE not in version1.values() and os.access(mount.folder, os.W_OK)
+    )
     parent = next((_writable_parent(mount.folder, own_groups) for mount in mounts if mount.type == "cgroup2"), None)
     if parent is None:
-        return Hierarchy(version1=version1, version2=None)
+        return Hierarchy(version1=version1, version2=None, others=others)
     controllers = _delegate(parent, {"cpu", "memory", "pids", "io"} - version1.keys())
-    return Hierarchy(version1=version1, version2=parent / BASE, version2_controllers=controllers)
+    return Hierarchy(version1=version1, version2=parent / BASE, version2_controllers=controllers, others=others)
 
 
 def delegate_down(folder: Path, controllers: frozenset[str]) -> None:
