@@ -250,7 +250,14 @@ def test_a_pass_takes_the_least_bucket_that_holds_it() -> None:
     assert RowBuckets.of(1, 100).rows == (1,)
 
 
-@pytest.mark.parametrize("rows", [(), (0,), (2.5,)])
-def test_rows_to_capture_are_numbers_of_rows(rows: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("rows", [(), (0,), (2.5,), 8, "8", {8: 1}, (1, 2049)])
+def test_rows_to_capture_are_numbers_of_rows_that_a_pass_may_have(rows: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="graph_rows"):
         EngineConfig(graph_rows=rows)
+
+
+@pytest.mark.parametrize("name", ["cuda_graphs", "draft_adaptive", "keep_routes", "keep_picks", "debug_checks"])
+def test_a_switch_is_true_or_false_and_not_a_word_for_it(name: str) -> None:
+    for value in ("no", 0, None):
+        with pytest.raises(ConfigError, match=f"{name} is {value!r}; it must be True or False"):
+            EngineConfig(**{name: value})

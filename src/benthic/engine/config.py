@@ -64,8 +64,9 @@ class EngineConfig:
     """Whether passes that only decode and verify are captured as CUDA graphs, before the first request, and replayed.
     Changes the speed and not one bit; without effect on CPU."""
     graph_rows: tuple[int, ...] | None = None
-    """Rows of the passes that are captured, each an integer >= 1; a pass takes the least size that holds it. None: 1,
-    2, 4, 8 and further up to what `max_num_seqs` requests and their drafts take."""
+    """Rows of the passes that are captured, each an integer >= 1 and at most `max_batched_tokens`; a pass takes
+    the least size that holds it. None: 1, 2, 4, 8 and further up to what `max_num_seqs` requests and their drafts
+    take."""
     drafter: Literal["none", "ngram", "mtp"] = "none"
     """Who guesses tokens ahead for the model to verify: nobody, the text's own repetitions, or the model's prediction
     blocks. Changes the speed and not one token."""
@@ -99,11 +100,10 @@ class EngineConfig:
         _require_seconds("stall_timeout_s", self.stall_timeout_s)
         if self.request_timeout_s is not None:
             _require_seconds("request_timeout_s", self.request_timeout_s)
-        if self.graph_rows is not None:
-            if not self.graph_rows:
-                raise ConfigError("graph_rows is empty; name a number of rows, or set cuda_graphs to false")
-            for rows in self.graph_rows:
-                _require_integer("graph_rows", rows)
+        for item in fields(self):
+            if item.type is bool and not isinstance(getattr(self, item.name), bool):
+                raise ConfigError(f"{item.name} is {getattr(self, item.name)!r}; it must be True or False")
+        self._check_graph_rows()
         self._check_choices()
         self._check_together()
 
@@ -118,6 +118,21 @@ class EngineConfig:
     def max_draft_len(self) -> int:
         """Draft tokens of one pass of one request at most; 0 without a drafter."""
         return 0 if self.drafter == "none" else self.draft_len
+
+    def _check_graph_rows(self) -> None:
+        if self.graph_rows is None:
+            return
+        if not isinstance(self.graph_rows, tuple | list):
+            raise ConfigError(f"graph_rows is {self.graph_rows!r}; it must be numbers of rows, such as (1, 8, 64)")
+        if not self.graph_rows:
+            raise ConfigError("graph_rows is empty; name a number of rows, or set cuda_graphs to false")
+        for rows in self.graph_rows:
+            _require_integer("graph_rows", rows)
+        if max(self.graph_rows) > self.max_batched_tokens:
+            raise ConfigError(
+                f"graph_rows has {max(self.graph_rows)}; it must have at most max_batched_tokens "
+                f"({self.max_batched_tokens}): no pass has more rows"
+            )
 
     def _check_choices(self) -> None:
         choices: dict[str, tuple[object, ...]] = {

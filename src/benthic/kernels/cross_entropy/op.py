@@ -6,6 +6,7 @@ from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, require_reference, uses_triton_kernel
 from benthic.kernels.cross_entropy.autograd import LinearCrossEntropy
 from benthic.kernels.cross_entropy.reference import RankedLogprobs, ranked_logprobs_ref, token_logprobs_ref
+from benthic.kernels.inputs import require_below
 
 __all__ = ["RankedLogprobs", "linear_cross_entropy", "ranked_logprobs", "token_logprobs"]
 
@@ -33,6 +34,7 @@ def token_logprobs(logits: Tensor, ids: Tensor, *, impl: Impl = "auto") -> Tenso
         values: Tensor = token_logprobs_triton(logits, ids)
         return values
     require_reference(impl, "token_logprobs")
+    require_below("ids", ids, logits.shape[1])
     return token_logprobs_ref(logits, ids)
 
 
@@ -61,6 +63,7 @@ def ranked_logprobs(logits: Tensor, chosen: Tensor, num_top: int, *, impl: Impl 
 
         return ranked_logprobs_triton(logits, chosen, num_top)
     require_reference(impl, "ranked_logprobs")
+    require_below("chosen", chosen, logits.shape[1])
     return ranked_logprobs_ref(logits, chosen, num_top)
 
 

@@ -6,10 +6,11 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from benthic.errors import KernelInputError
+from benthic.errors import KernelInputError, shown
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
 from benthic.kernels.grouped_linear.fp8 import grouped_fp8_linear
 from benthic.kernels.grouped_linear.reference import grouped_linear_ref
+from benthic.kernels.inputs import require_floats
 from benthic.kernels.linear import Fp8Weight, is_by_columns
 from benthic.kernels.precision import wide
 from benthic.kernels.quantize import QuantizedRows
@@ -40,7 +41,7 @@ def grouped_linear(
         float32 accumulation, without the host reading the ends. Experts without rows cost nothing.
 
     Raises:
-        KernelInputError: the shapes do not fit.
+        KernelInputError: the shapes do not fit; on the CPU also ends that descend, or whose last is not N.
 
     A row has the same bits in any batch and grouping, those of `linear` with its expert's weight.
     """
@@ -54,10 +55,14 @@ def grouped_linear(
             f"x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}, group_ends {tuple(group_ends.shape)}; "
             "they must be [N, I], [E, O, I], [E]"
         )
+    if group_ends.dtype not in (torch.int32, torch.int64):
+        raise KernelInputError(f"group_ends are {group_ends.dtype}; they must be int32")
+    _check_ends(group_ends, x.shape[0])
     if isinstance(x, QuantizedRows) and isinstance(weight, Fp8Weight):
         return grouped_fp8_linear(x, weight, group_ends, out_dtype or torch.bfloat16, impl)
     if isinstance(x, QuantizedRows) or isinstance(weight, Fp8Weight):
         raise KernelInputError("one of x and weight is in FP8 and the other is not; both must be, or neither")
+    require_floats(x=x, weight=weight)
     if out_dtype not in (None, x.dtype):
         raise KernelInputError(f"out_dtype is {out_dtype}; products of {x.dtype} rows are {x.dtype}")
     needs_gradient = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
@@ -71,6 +76,17 @@ def grouped_linear(
     if x.shape[0] <= FEW_ROWS * hit:
         return _cpu()(rows if rows.stride(1) == 1 else rows.contiguous(), weight, group_ends).to(x.dtype)
     return grouped_linear_ref(x, weight, group_ends)
+
+
+def _check_ends(group_ends: Tensor, num_rows: int) -> None:
+    """On the CPU alone: the host does not wait for a GPU's ends."""
+    if not group_ends.is_cpu or torch.compiler.is_compiling():
+        return
+    ends = group_ends.tolist()
+    if [0, *ends] != sorted([0, *ends]) or (ends[-1] if ends else 0) != num_rows:
+        raise KernelInputError(
+            f"group_ends are {shown(ends)}; they must ascend from 0 and end with the {num_rows} rows"
+        )
 
 
 def _on_cuda(needs_gradient: bool) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, require_reference, uses_cpu_kernel, uses_cuda_kernel, uses_triton_kernel
 from benthic.kernels.fp8_product import fp8_product
+from benthic.kernels.inputs import require_floats
 from benthic.kernels.linear.layout import is_by_columns
 from benthic.kernels.linear.reference import fp8_linear_ref, linear_ref
 from benthic.kernels.linear.weights import Fp8Weight
@@ -59,6 +60,7 @@ def linear(
         return linear(x.dequantized(dtype), weight, dtype, impl=impl)
     if isinstance(weight, Fp8Weight):
         weight = weight.dequantized(x.dtype)
+    require_floats(x=x, weight=weight)
     dtype = x.dtype if out_dtype is None else out_dtype
     if _runs_on_cuda(impl, x):
         return _on_cuda(x[:, None], weight[None], dtype, impl)[:, 0]
@@ -91,6 +93,7 @@ def batched_linear(x: Tensor, weight: Tensor, *, impl: Impl = "auto") -> Tensor:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, G, I] and [G, O, I]"
         )
+    require_floats(x=x, weight=weight)
     if _runs_on_cuda(impl, x):
         return _on_cuda(x, weight, x.dtype, impl)
     if x.is_cuda:
@@ -122,6 +125,10 @@ def widened_linear(
     if x.dim() != 3 or len(weight.shape) != 3 or x.shape[1] != weight.shape[0] or x.shape[2] != weight.shape[2]:
         raise KernelInputError(
             f"x has shape {tuple(x.shape)} and weight {tuple(weight.shape)}; they must be [R, G, I] and [G, O, I]"
+        )
+    if not isinstance(weight, Fp8Weight):
+        raise KernelInputError(
+            f"weight is a {type(weight).__name__}; it must be an Fp8Weight: others go to batched_linear"
         )
     if weight.shape[1] % GROUP or weight.shape[2] % GROUP:
         raise KernelInputError(f"weight has shape {tuple(weight.shape)}; its last dims must be multiples of {GROUP}")

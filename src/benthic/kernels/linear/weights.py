@@ -31,6 +31,8 @@ class Fp8Weight:
                 f"an FP8 weight has {self.data.dtype} data and {self.scale.dtype} scales; "
                 "they must be float8_e4m3fn and float32"
             )
+        if self.data.dim() < 2:
+            raise KernelInputError(f"an FP8 weight has shape {tuple(self.data.shape)}; it must be [..., O, I]")
         *experts, outputs, inputs = self.data.shape
         tiles = (*experts, -(-outputs // BLOCK), -(-inputs // BLOCK))
         if tuple(self.scale.shape) != tiles:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.formats import decode_e2m1, ue8m0_decode, unpack_fp4
+from benthic.kernels.inputs import require_choice
 from benthic.kernels.linear import Fp8Weight
 from benthic.kernels.moe_experts.layout import PIECE_BYTES, TILE, Kind, fits, from_pieces, to_pieces
 from benthic.kernels.moe_experts.spans import Exponents, Form, Spans, lengthen, shorten
@@ -110,7 +111,12 @@ def pack_fp4_experts(codes: Tensor, scale: Tensor, kind: Kind) -> Fp4Experts:
             f"codes have shape {tuple(codes.shape)} and scales {tuple(scale.shape)}; "
             "they must be [E, O, I / 2] and [E, O, I / 32]"
         )
+    require_choice("kind", kind, Kind)
     outputs, inputs = codes.shape[1], 2 * codes.shape[2]
+    if not outputs or not inputs or (kind == "w13" and outputs % 2):
+        raise KernelInputError(
+            f"codes have shape {tuple(codes.shape)}; matrices must not be empty, and those of w13 have gate and up rows"
+        )
     if not fits(outputs, inputs) or not codes.shape[0]:
         return Fp4Experts(codes, scale, kind, "plain", _no_spans(codes))
     exponents = shorten_all(codes, scale)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_below, require_dtype, require_floats
 from benthic.kernels.moe_permute.autograd import combine, dispatch
 from benthic.kernels.moe_permute.reference import Permutation, moe_combine_ref, moe_permute_ref
 from benthic.kernels.reference_gradient import with_reference_gradient
@@ -28,10 +29,13 @@ def moe_permute(experts: Tensor, num_experts: int, min_rows: int, *, impl: Impl 
         and the last group owns the excess; nothing is read by the host.
 
     Raises:
-        KernelInputError: not int64 [R, K].
+        KernelInputError: not int64 [R, K]; on the CPU also values outside.
     """
     if experts.dim() != 2 or experts.dtype != torch.int64:
         raise KernelInputError(f"experts are {experts.dtype} {tuple(experts.shape)}; they must be int64 [R, K]")
+    if num_experts < 1:
+        raise KernelInputError(f"num_experts is {num_experts}; it must be at least 1")
+    require_below("experts", experts, num_experts)
     if min_rows <= 1 and experts.numel() and uses_triton_kernel(impl, experts):
         return _triton()[0](experts, num_experts)
     if uses_cpu_kernel(impl, experts):
@@ -67,6 +71,10 @@ def moe_combine(y: Tensor, slot: Tensor | Permutation, weights: Tensor | None = 
             f"y has shape {tuple(y.shape)}, slot {tuple(slots.shape)}, "
             f"weights {None if weights is None else tuple(weights.shape)}; they must be [N, D], [R, K], [R, K]"
         )
+    require_floats(y=y, weights=weights)
+    if not isinstance(slot, Permutation):
+        require_dtype(torch.int64, slot=slots)
+        require_below("slot", slots, y.shape[0])
     is_wide = weights is None or weights.dtype is torch.float32
     if is_wide and y.dtype is not torch.float64 and uses_triton_kernel(impl, y):
         summing = _triton()[1]

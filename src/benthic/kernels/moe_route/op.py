@@ -9,6 +9,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_below, require_choice
 from benthic.kernels.moe_route.autograd import route
 from benthic.kernels.moe_route.reference import GroupLimit, Routing, Score, moe_route_ref, router_scores
 
@@ -52,6 +53,7 @@ def moe_route(
     Source: model.md 2.8, family.md 4. The same row has the same bits in any batch.
     """
     check_route(logits, top_k, bias, experts, limit)
+    require_choice("score", score, Score)
     weighing = (top_k, scale, score, normalize, floor)
     if uses_triton_kernel(impl, logits):
         return route(logits, partial(_triton(), limit=limit), bias, experts, weighing)
@@ -88,6 +90,8 @@ def check_route(
         raise KernelInputError(
             f"experts are {experts.dtype} {tuple(experts.shape)}; they must be int64 [{logits.shape[0]}, {top_k}]"
         )
+    if experts is not None:
+        require_below("experts", experts, logits.shape[1])
     if limit is not None:
         _check_limit(limit, logits.shape[1], top_k)
 

@@ -12,6 +12,7 @@ from benthic import formats
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
 from benthic.kernels.choice import Impl, require_reference, uses_triton_kernel
+from benthic.kernels.inputs import require_choice, require_floats
 from benthic.kernels.quantize.autograd import straight_through
 from benthic.kernels.quantize.reference import (
     quantize_rows_ref,
@@ -41,6 +42,7 @@ def round_trip_fp8(x: Tensor, group: int, scale: ScaleFormat = "ue8m0") -> Tenso
     Source: model.md 3.2.
     """
     _check_group(x, group)
+    require_choice("scale", scale, ScaleFormat)
     return straight_through(x, partial(round_fp8_ref, group=group, scale=scale))
 
 
@@ -56,6 +58,10 @@ def round_trip_rows(x: Tensor, scale: ScaleFormat = "ue8m0", *, impl: Impl = "au
 
     Source: model.md 3.2.
     """
+    if not x.dim():
+        raise KernelInputError("x is a single number; it must be [R, I]")
+    require_floats(x=x)
+    require_choice("scale", scale, ScaleFormat)
     needs_gradient = torch.is_grad_enabled() and x.requires_grad
     if x.dim() == 2 and not needs_gradient and uses_triton_kernel(impl, x):
         return _rounding_on_cuda()(x.detach() if x.stride(1) == 1 else x.detach().contiguous(), scale)
@@ -82,6 +88,8 @@ def quantize_rows(x: Tensor, scale: ScaleFormat = "ue8m0", *, impl: Impl = "auto
     """
     if x.dim() != 2 or x.shape[1] % GROUP:
         raise KernelInputError(f"x has shape {tuple(x.shape)}; it must be [R, I] with I a multiple of {GROUP}")
+    require_floats(x=x)
+    require_choice("scale", scale, ScaleFormat)
     if uses_triton_kernel(impl, x):
         return _on_cuda()(x.detach() if x.stride(1) == 1 else x.detach().contiguous(), scale)
     require_reference(impl, "quantize_rows")
@@ -129,7 +137,7 @@ def hadamard(x: Tensor) -> Tensor:
 
     Source: model.md 2.6 step 3.
     """
-    size = x.shape[-1]
+    size = x.shape[-1] if x.dim() else 0
     if size < 1 or size & (size - 1):
         raise KernelInputError(f"hadamard got {size} values in the last dim; it must be a power of two")
     return formats.hadamard(x)
@@ -150,5 +158,10 @@ def _on_cuda() -> Callable[[Tensor, ScaleFormat], QuantizedRows]:
 
 
 def _check_group(x: Tensor, group: int) -> None:
-    if x.shape[-1] % group:
-        raise KernelInputError(f"the last dim ({x.shape[-1]}) must be a multiple of the group ({group})")
+    require_floats(x=x)
+    if group < 1:
+        raise KernelInputError(f"the group is {group}; it must be at least 1")
+    if not x.dim() or x.shape[-1] % group:
+        raise KernelInputError(
+            f"the last dim ({x.shape[-1] if x.dim() else 0}) must be a multiple of the group ({group})"
+        )

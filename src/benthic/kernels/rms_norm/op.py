@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_floats
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.rms_norm.reference import rms_norm_ref
 
@@ -28,6 +29,9 @@ def rms_norm(x: Tensor, gain: Tensor | None, eps: float, *, impl: Impl = "auto")
 
     Source: model.md, notation. The same row has the same bits in any batch.
     """
+    if not x.dim():
+        raise KernelInputError("x is a single number; it must be [..., D]")
+    require_floats(x=x, gain=gain)
     if gain is not None and gain.shape != x.shape[-1:]:
         raise KernelInputError(
             f"gain has shape {tuple(gain.shape)}; x has {tuple(x.shape)}, so it must be [{x.shape[-1]}]"

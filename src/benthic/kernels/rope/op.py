@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_choice, require_floats
 from benthic.kernels.reference_gradient import with_reference_gradient
 from benthic.kernels.rope.reference import apply_rope_halves_ref, apply_rope_ref
 
@@ -105,11 +106,20 @@ def apply_rope(
 
     Source: model.md 2.3; family.md 5 for "halves". The same row has the same bits in any batch.
     """
-    if x.dim() not in (2, 3) or x.shape[0] != table.cos.shape[0] or 2 * table.cos.shape[1] > x.shape[-1]:
+    sizes = table.cos.shape
+    if (
+        x.dim() not in (2, 3)
+        or len(sizes) != 2
+        or table.sin.shape != sizes
+        or x.shape[0] != sizes[0]
+        or 2 * sizes[1] > x.shape[-1]
+    ):
         raise KernelInputError(
-            f"x has shape {tuple(x.shape)} and the table {tuple(table.cos.shape)}; they must be [R, d] or [R, H, d] "
-            "and [R, r/2] with r <= d"
+            f"x has shape {tuple(x.shape)} and the table {tuple(sizes)} and {tuple(table.sin.shape)}; "
+            "they must be [R, d] or [R, H, d] and [R, r/2] with r <= d"
         )
+    require_floats(x=x)
+    require_choice("pairing", pairing, Pairing)
     reference = apply_rope_ref if pairing == "interleaved" else apply_rope_halves_ref
     if uses_triton_kernel(impl, x):
         return with_reference_gradient(_triton(pairing), reference, (x, table.cos, table.sin), inverse)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_dtype, require_floats
 from benthic.kernels.sample.reference import Cuts, sample_ref
 
 
@@ -39,7 +40,7 @@ def sample(
         int64 [B].
 
     Raises:
-        KernelInputError: the shapes do not fit. Values are the caller's to check: this reads nothing back.
+        KernelInputError: shapes or dtypes do not fit. Values are the caller's to check: this reads nothing back.
     """
     if logits.dim() != 2 or logits.shape[1] == 0:
         raise KernelInputError(f"logits have shape {tuple(logits.shape)}; they must be [B, V] with V > 0")
@@ -47,6 +48,8 @@ def sample(
                         ("seeds", seeds), ("positions", positions)):  # fmt: skip
         if value is not None and value.shape != logits.shape[:1]:
             raise KernelInputError(f"{name} has shape {tuple(value.shape)}; it must be [{logits.shape[0]}]")
+    require_floats(logits=logits, temperature=temperature, top_p=top_p, min_p=min_p)
+    require_dtype(torch.int64, top_k=top_k, seeds=seeds, positions=positions)
     cuts = None
     if not (top_k is top_p is min_p is None):
         cuts = Cuts(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_cuda_kernel
+from benthic.kernels.inputs import require_floats
 from benthic.kernels.select_topk.cuda import select_topk_cuda
 from benthic.kernels.select_topk.reference import select_topk_ref
 
@@ -23,8 +24,11 @@ def select_topk(scores: Tensor, k: int, *, impl: Impl = "auto") -> Tensor:
         int32 [..., min(k, N)]: indices, ascending; where fewer are visible, -1 fills the end. The set depends on a
         row's visible scores only, not on N. Selection has no gradient.
     """
-    if k < 1:
-        raise KernelInputError(f"k ({k}) must be at least 1")
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise KernelInputError(f"k ({k}) must be a whole number of at least 1")
+    if not scores.dim():
+        raise KernelInputError("scores are a single number; they must be [..., N]")
+    require_floats(scores=scores)
     scores = scores.detach()
     if scores.dtype is not torch.float64 and uses_cuda_kernel(impl, scores):
         return select_topk_cuda(scores, k)

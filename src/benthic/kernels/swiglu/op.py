@@ -11,6 +11,7 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
 from benthic.kernels.choice import Impl, uses_cpu_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_floats
 from benthic.kernels.quantize import QuantizedRows, quantize_rows
 from benthic.kernels.quantize.rows import GROUP
 from benthic.kernels.reference_gradient import with_reference_gradient
@@ -46,6 +47,7 @@ def swiglu(
         raise KernelInputError(f"gate_up has shape {tuple(gate_up.shape)}; it must be [N, 2F]")
     if weights is not None and weights.shape != gate_up.shape[:1]:
         raise KernelInputError(f"weights has shape {tuple(weights.shape)}; it must be [{gate_up.shape[0]}]")
+    require_floats(gate_up=gate_up, weights=weights)
     dtype = gate_up.dtype if out_dtype is None else out_dtype
     limit = math.inf if limit is None else limit
     if uses_triton_kernel(impl, gate_up):
@@ -67,9 +69,14 @@ def swiglu_rows(
 
     Returns:
         `quantize_rows(swiglu(gate_up, limit))`: rounded to the dtype of `gate_up` in between. No gradient.
+
+    Raises:
+        KernelInputError: the shape does not fit.
     """
-    width = gate_up.shape[1] // 2
-    if gate_up.dim() == 2 and width % GROUP == 0 and uses_triton_kernel(impl, gate_up):
+    if gate_up.dim() != 2 or gate_up.shape[1] % (2 * GROUP):
+        raise KernelInputError(f"gate_up has shape {tuple(gate_up.shape)}; it must be [N, 2F], F a multiple of {GROUP}")
+    require_floats(gate_up=gate_up)
+    if uses_triton_kernel(impl, gate_up):
         contiguous = gate_up if gate_up.stride(1) == 1 else gate_up.contiguous()
         return _triton()[0](contiguous, math.inf if limit is None else limit, scale)
     return quantize_rows(swiglu(gate_up, limit, impl=impl), scale)
