@@ -11,13 +11,14 @@ from benthic.errors import KernelInputError
 from benthic.kernels.cross_entropy import ranked_logprobs, token_logprobs
 from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import Fp8Weight, batched_linear, linear, widened_linear
-from benthic.kernels.moe_experts import pack_fp4_experts
+from benthic.kernels.moe_experts import Fp4Experts, pack_fp4_experts, routed_experts
 from benthic.kernels.moe_permute import moe_combine, moe_permute
 from benthic.kernels.moe_route import moe_route, route_rows
 from benthic.kernels.quantize import hadamard, quantize_rows, round_trip_fp4, round_trip_fp8, round_trip_rows
 from benthic.kernels.rms_norm import rms_norm
 from benthic.kernels.rope import RopeTable, apply_rope
 from benthic.kernels.sample import sample
+from benthic.kernels.scatter_rows import scatter_rows
 from benthic.kernels.select_topk import select_topk
 from benthic.kernels.swiglu import swiglu, swiglu_rows
 
@@ -34,7 +35,7 @@ def grouped(*ends: int) -> Tensor:
     return grouped_linear(X, W.expand(2, 3, 4), ids(*ends, dtype=torch.int32))
 
 
-def packed(experts: int, outputs: int, inputs: int, kind: str = "w2") -> object:
+def packed(experts: int, outputs: int, inputs: int, kind: str = "w2") -> Fp4Experts:
     codes = torch.zeros(experts, outputs, inputs // 2, dtype=torch.uint8)
     return pack_fp4_experts(codes, codes.new_zeros(experts, outputs, inputs // 32), kind)  # type: ignore[arg-type]
 
@@ -42,6 +43,22 @@ def packed(experts: int, outputs: int, inputs: int, kind: str = "w2") -> object:
 def drawn(**other: Tensor) -> Tensor:
     given = {"temperature": torch.ones(2), "seeds": ids(1, 2), "positions": ids(1, 2)} | other
     return sample(X, top_k=None, top_p=None, min_p=None, **given)
+
+
+def scattered(slots: Tensor) -> None:
+    scatter_rows(torch.zeros(4, 2), slots, torch.ones(1, 2))
+
+
+def routed(*, w13: str = "w13", rounded: bool = True, impl: str = "auto", picks: int = 2) -> Tensor:
+    x, routing = torch.ones(2, 128), route_rows(X, top_k=2, scale=1.0)
+    return routed_experts(
+        quantize_rows(x) if rounded else x,  # type: ignore[arg-type]
+        routing._replace(weights=routing.weights[:, :picks]),
+        packed(4, 256, 128, w13),
+        packed(4, 128, 128),
+        10.0,
+        impl=impl,  # type: ignore[arg-type]
+    )
 
 
 CALLS: dict[str, tuple[Callable[[], object], str]] = {
@@ -91,6 +108,17 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
         lambda: route_rows(X, top_k=1, scale=1.0, table=ids(0, 256)[:, None], token_ids=ids(1, 1)),
         "experts run from 256 to 256",
     ),
+    "a token beyond the hash table": (
+        lambda: route_rows(X, top_k=1, scale=1.0, table=ids(0, 1)[:, None], token_ids=ids(1, 2)),
+        "token_ids run from 1 to 2; they must be in 0 .. 1",
+    ),
+    "a slot beyond the target": (lambda: scattered(ids(4)), "slots run from 4 to 4"),
+    "a slot before no slot": (lambda: scattered(ids(-2)), "slots run from -2 to -2"),
+    "slots of 32 bits": (lambda: scattered(ids(1, dtype=torch.int32)), "slots is torch.int32"),
+    "gates packed as outputs": (lambda: routed(w13="w2"), "w13 was packed as 'w2'; it must be packed as 'w13'"),
+    "rows that are not rounded": (lambda: routed(rounded=False), "x is a Tensor; it must be QuantizedRows"),
+    "experts by no implementation": (lambda: routed(impl="fast"), "impl='fast' is unknown"),
+    "too few routing weights": (lambda: routed(picks=1), r"routing has weights \(2, 1\)"),
     "a pick that is not there": (lambda: moe_permute(ids(-1, 0)[:, None], 4, 1), "experts run from -1 to 0"),
     "no experts": (lambda: moe_permute(ids()[:, None], 0, 1), "num_experts is 0; it must be at least 1"),
     "a slot beyond all": (lambda: moe_combine(X, ids(0, 2)[:, None]), r"slot run from 0 to 2; they must be in 0 .. 1"),

@@ -36,8 +36,8 @@ def require_dtype(dtype: torch.dtype, **tensors: Tensor | None) -> None:
             raise KernelInputError(f"{name} is {tensor.dtype}; it must be {dtype}")
 
 
-def require_below(name: str, places: Tensor, end: int) -> None:
-    """Refuses places outside 0 .. end - 1 on the CPU. On a GPU they stay the caller's: the host does not read them.
+def require_below(name: str, places: Tensor, end: int, first: int = 0) -> None:
+    """Refuses places outside first .. end - 1 on the CPU. On a GPU they stay the caller's: the host does not read them.
 
     Raises:
         KernelInputError: one is outside.
@@ -45,8 +45,8 @@ def require_below(name: str, places: Tensor, end: int) -> None:
     if not places.is_cpu or not places.numel() or torch.compiler.is_compiling():
         return
     least, most = (int(value) for value in torch.aminmax(places))
-    if least < 0 or most >= end:
-        raise KernelInputError(f"{name} run from {least} to {most}; they must be in 0 .. {end - 1}")
+    if least < first or most >= end:
+        raise KernelInputError(f"{name} run from {least} to {most}; they must be in {first} .. {end - 1}")
 
 
 def require_choice(name: str, value: object, choices: object) -> None:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
-from benthic.kernels.choice import Impl, uses_cuda_kernel, uses_triton_kernel
+from benthic.kernels.choice import Impl, require_reference, uses_cuda_kernel, uses_triton_kernel
+from benthic.kernels.inputs import require_dtype, require_floats
 from benthic.kernels.moe_experts.reference import Experts, routed_experts_ref
 from benthic.kernels.moe_experts.weights import RUN, Fp4Experts
 from benthic.kernels.moe_route import ExpertRows
@@ -59,6 +60,8 @@ def routed_experts(
         return _cuda()(x, routing, w13, w2, limit, shared, out_dtype)
     if impl != "cuda" and uses_triton_kernel(impl, x.data):
         return _triton()(x, routing, w13, w2, limit, shared, out_dtype)
+    if impl != "cuda":
+        require_reference(impl, "routed_experts")
     return routed_experts_ref(x, routing, w13, w2, limit, shared, out_dtype)
 
 
@@ -86,6 +89,13 @@ def _triton() -> Callable[..., Tensor]:
 def _check(
     x: QuantizedRows, routing: ExpertRows, w13: Experts, w2: Experts, shared: Tensor | None, out_dtype: torch.dtype
 ) -> None:
+    if not isinstance(x, QuantizedRows):
+        raise KernelInputError(f"x is a {type(x).__name__}; it must be QuantizedRows, which quantize_rows makes")
+    require_dtype(torch.float8_e4m3fn, x=x.data)
+    require_floats(shared=shared)
+    for name, held in (("w13", w13), ("w2", w2)):
+        if isinstance(held, Fp4Experts) and held.kind != name:
+            raise KernelInputError(f"{name} was packed as {held.kind!r}; it must be packed as {name!r}")
     rows, size = x.data.shape
     experts, width = w13.shape[0], w13.shape[1] // 2
     if w13.shape != (experts, 2 * width, size) or w2.shape != (experts, size, width):
@@ -96,10 +106,16 @@ def _check(
         raise KernelInputError(
             f"the scales of x have shape {tuple(x.scale.shape)}; they must be {(rows, -(-size // RUN))}"
         )
-    if routing.experts.shape[0] != rows or routing.counts.shape != (experts,):
+    picks = routing.experts.shape
+    if picks[0] != rows or routing.counts.shape != (experts,):
         raise KernelInputError(
             f"routing has experts {tuple(routing.experts.shape)} and counts {tuple(routing.counts.shape)}; "
             f"they must be [{rows}, K] and [{experts}]"
+        )
+    if routing.weights.shape != picks or routing.order.shape != (picks.numel(),):
+        raise KernelInputError(
+            f"routing has weights {tuple(routing.weights.shape)} and order {tuple(routing.order.shape)}; "
+            f"they must be {tuple(picks)} and [{picks.numel()}]"
         )
     if shared is not None and shared.shape != (rows, size):
         raise KernelInputError(f"shared has shape {tuple(shared.shape)}; it must be {(rows, size)}")

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_triton_kernel
+from benthic.kernels.inputs import require_below
 from benthic.kernels.moe_route.op import check_route, moe_route
 from benthic.kernels.moe_route.reference import GroupLimit, Score
 from benthic.kernels.moe_route.rows import ExpertRows, expert_rows_ref
@@ -71,3 +72,4 @@ def _check_table(table: Tensor | None, token_ids: Tensor | None, rows: int, top_
             f"table has shape {tuple(table.shape)}, token_ids {tuple(token_ids.shape)}; "
             f"they must be [V, {top_k}] and [{rows}]"
         )
+    require_below("token_ids", token_ids, len(table))

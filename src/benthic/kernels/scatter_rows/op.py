@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from functools import cache
 
+import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, uses_triton_kernel
+from benthic.kernels.inputs import require_below, require_dtype
 from benthic.kernels.scatter_rows.reference import scatter_rows_ref
 
 
@@ -26,6 +28,8 @@ def scatter_rows(target: Tensor, slots: Tensor, rows: Tensor, *, impl: Impl = "a
             f"target is {target.dtype} {tuple(target.shape)}, slots {tuple(slots.shape)}, rows {rows.dtype} "
             f"{tuple(rows.shape)}; they must be [N, W], [R] and [R, W], rows of the target's dtype"
         )
+    require_dtype(torch.int64, slots=slots)
+    require_below("slots", slots, len(target), first=-1)
     if len(slots) == 0:
         return
     scatter = _triton() if uses_triton_kernel(impl, target) else scatter_rows_ref
