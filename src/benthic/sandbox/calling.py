@@ -22,7 +22,13 @@ def as_command(
     if isinstance(command, Command):
         return command
     more = {"env": tuple((env or {}).items()), "stdin": stdin.encode() if isinstance(stdin, str) else stdin, **facts}
-    return Command(shell=command, **more) if isinstance(command, str) else Command(argv=tuple(command), **more)
+    if isinstance(command, str):
+        return Command(shell=command, **more)
+    if not isinstance(command, Sequence) or not all(isinstance(word, str) for word in command):
+        raise ValueError(
+            f"a command is text for a shell, or a sequence of texts to run without one, and not {command!r}"
+        )
+    return Command(argv=tuple(command), **more)
 
 
 def command_request(command: Command) -> Request:

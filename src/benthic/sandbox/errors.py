@@ -125,7 +125,7 @@ class TrajectoryUnwritable(SandboxError):
 
 
 class CallRefused(SandboxError):
-    """Init inside understood a call and said no: it keeps as many jobs, or as much output, as it can."""
+    """A call that init cannot take: too large, a string that no program may be given, too many jobs, too much kept."""
 
 
 class GuestLost(SandboxError):

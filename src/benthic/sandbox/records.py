@@ -4,6 +4,7 @@ All are plain data with a JSON form (`wire.py`), so the same record travels in p
 the trajectory log. Paths inside a sandbox are absolute POSIX paths.
 """
 
+import math
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -159,6 +160,12 @@ class Command:
             raise ValueError(f"a command needs either argv or shell, and has {self.argv!r} and {self.shell!r}")
         if self.argv is not None and not self.argv:
             raise ValueError("argv is empty; it must name a program")
+        if self.user not in (None, "root"):
+            raise ValueError(f"user must be 'root' or None, the sandbox's own user, and is {self.user!r}")
+        for name in ("timeout_s", "quiet_timeout_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a number of seconds above 0, or None for no limit, and is {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -367,6 +367,8 @@ class Sandbox:
 
     async def expose(self, port: int) -> str:
         """The path of a unix socket on the sandbox's host that leads to a TCP port on its loopback."""
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"port must be from 1 to 65535, and is {port}")
         return await self.host.expose(self.id, port)
 
     async def snapshot(self, name: str | None = None) -> SnapshotRef:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benthic.sandbox.errors import CallRefused
 from benthic.sandbox.guest.frames import (
     BODY_MAX,
     GUEST_BODY_MAX,
@@ -113,12 +114,14 @@ def test_a_giant_frame_is_refused_before_it_is_waited_for(lens: dict[str, int]) 
 
 
 def test_what_init_would_not_take_is_refused_before_it_is_sent() -> None:
-    with pytest.raises(FrameError, match="too large"):
+    with pytest.raises(CallRefused, match="too large"):
         encode_frame(Frame({"argv": ["x" * (1 << 20)]}), 0)
-    with pytest.raises(FrameError, match="too large"):
+    with pytest.raises(CallRefused, match="too large"):
         encode_frame(Frame({}, bytes(BODY_MAX + 1)), 0)
-    with pytest.raises(FrameError, match="NUL"):
+    with pytest.raises(CallRefused, match="NUL"):
         encode_frame(Frame({"path": "/a\0b"}), 0)
+    with pytest.raises(CallRefused, match="half a surrogate pair"):
+        encode_frame(Frame({"path": "/\ud800"}), 0)
 
 
 def test_a_backslash_before_zeros_is_no_nul() -> None:

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
+from benthic.sandbox.errors import CallRefused
+
 MAGIC = b"BNT1"
 PREFIX = Struct("<4sIIII")
 HEADER_MAX, BODY_MAX = 1 << 20, 1 << 20
@@ -42,16 +44,22 @@ def encode_frame(frame: Frame, key: int) -> bytes:
     """The bytes of a frame.
 
     Raises:
-        FrameError: the header or body is larger than init takes, or a string holds a NUL.
+        CallRefused: the header or body is larger than init takes, or a string holds what no path, argument or variable
+            may: a NUL, half a surrogate pair.
     """
-    header = json.dumps(frame.header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    try:
+        header = json.dumps(frame.header, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise CallRefused(
+            f"a string holds half a surrogate pair, which no path, argument or variable may: {error}"
+        ) from None
     if len(header) > HEADER_MAX or len(frame.body) > BODY_MAX:
-        raise FrameError(
+        raise CallRefused(
             f"a call of {len(header)} bytes with {len(frame.body)} bytes of data is too large; "
             f"at most {HEADER_MAX} and {BODY_MAX} fit"
         )
     if NUL.search(header):
-        raise FrameError("a string holds a NUL character, which no path, argument or variable may")
+        raise CallRefused("a string holds a NUL character, which no path, argument or variable may")
     prefix = PREFIX.pack(MAGIC, len(header), len(frame.body), 0, 0)[:12]
     payload_crc = zlib.crc32(frame.body, zlib.crc32(header, key))
     return b"".join(

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from benthic.sandbox.errors import CommandTimeout, NotSupported, PathError
+from benthic.sandbox.errors import CallRefused, CommandTimeout, NotSupported, PathError
 from benthic.sandbox.records import Result
 from benthic.sandbox.sandbox import Sandbox
 from benthic.sandbox.tools.arguments import BadCall, ToolCall, call_id, read_call
@@ -68,7 +68,7 @@ class Toolbox:
             return "[error: the work was handed in already]"
         try:
             return await self._tools[call.name](call.arguments)
-        except (PathError, EditRefused, NotSupported) as error:
+        except (CallRefused, PathError, EditRefused, NotSupported) as error:
             return f"[error: {error}]"
         finally:
             self.places[call.id] = self._sandbox.next_seq - 1

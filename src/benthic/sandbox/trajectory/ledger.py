@@ -156,6 +156,8 @@ class Ledger:
             return pack_error(error)
         except RequestError as error:
             return pack_error(error)
+        except ValueError as error:  # arguments that only the one who runs the call could find wrong
+            return pack_error(RequestError(str(error)))
 
 
 def logged_answer(log: Trajectory, seq: int, request: Request, hashed: str | None = None) -> Answer | None:
