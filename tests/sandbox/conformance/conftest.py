@@ -1,4 +1,4 @@
-"""One host of each kind for the whole suite; a kind that does not work on this machine is skipped with the reason."""
+"""One host of each kind for the whole suite; a kind without its programs on this machine is skipped with the reason."""
 
 import asyncio
 import contextlib
@@ -14,6 +14,7 @@ from benthic.sandbox.driver import Driver
 from benthic.sandbox.probe import all_drivers, probe
 from tests.sandbox.bare_driver import BareDriver
 from tests.sandbox.bare_host import needs_unshare
+from tests.sandbox.kinds import require_kind
 
 KINDS = [pytest.param("bare", marks=needs_unshare), "function", "container", "microvm", "vm"]
 
@@ -54,6 +55,8 @@ class Stand:
 @pytest.fixture(scope="session", params=KINDS)
 def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     kind, root = request.param, tmp_path_factory.mktemp("s")
+    if kind != "bare":
+        require_kind(kind)
     drivers: list[Driver] = [BareDriver(root)] if kind == "bare" else []
     drivers += [driver for driver in all_drivers(root) if driver.kind == kind]
     with asyncio.Runner() as runner:
@@ -62,8 +65,7 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         probed = runner.run(probe(drivers[:1]))
         if not probed[0].is_working:
             probed = runner.run(probe(drivers))
-        if not any(result.is_working for result in probed):
-            pytest.skip(f"{kind}: {'; '.join(result.detail for result in probed)}")
+        assert any(result.is_working for result in probed), [result.detail for result in probed]
         yield Stand(kind, root, host, runner)
         runner.run(_left_clean(host))
 
