@@ -93,5 +93,5 @@ def _compression(ratio: int, rows: int, is_decode: bool) -> tuple[dict[str, Any]
 
 
 if __name__ == "__main__":
-    torch.set_default_device("cuda")  # inputs are made where they are used: on the host it takes minutes
-    main("entry_write", cases)
+    with torch.device("cuda"):  # inputs are made where they are used: on the host it takes minutes
+        main("entry_write", cases)

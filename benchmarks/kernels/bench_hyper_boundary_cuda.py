@@ -42,5 +42,5 @@ def _inputs(rows: int, size: int) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    torch.set_default_device("cuda")  # inputs are made where they are used: on the host it takes minutes
-    main("hyper_boundary", cases)
+    with torch.device("cuda"):  # inputs are made where they are used: on the host it takes minutes
+        main("hyper_boundary", cases)

@@ -64,13 +64,14 @@ void close_other_fds(int first_kept, int second_kept)
     close_range_of(next, ~0u);
 }
 
+/* By the kernel's own calls: the library keeps some signals to itself, and whoever started init may have ignored them. */
 static void reset_signals(void)
 {
-    sigset_t none;
-    for (int number = 1; number < NSIG; number++)
-        signal(number, SIG_DFL);
-    sigemptyset(&none);
-    sigprocmask(SIG_SETMASK, &none, NULL);
+    unsigned long plain[8] = {0}; /* larger than the kernel's record of a signal's handling, and all defaults */
+    unsigned long none = 0;
+    for (int number = 1; number <= 64; number++)
+        syscall(SYS_rt_sigaction, number, plain, NULL, sizeof none);
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &none, NULL, sizeof none);
 }
 
 /* When memory runs out the kernel should end this, and not init. */
