@@ -7,7 +7,7 @@ command's end is waited for where the log has it. What each comes to is compared
 import contextlib
 from dataclasses import dataclass, field
 
-from benthic.errors import RequestError, SandboxError
+from benthic.errors import SandboxError
 from benthic.sandbox.errors import GuestLost, OutcomeUnknown
 from benthic.sandbox.execution import Execution
 from benthic.sandbox.host import Answer, Rebuilt, Request
@@ -15,7 +15,8 @@ from benthic.sandbox.records import SandboxSpec, SnapshotRef
 from benthic.sandbox.trajectory import Trajectory, TrajectoryLog
 from benthic.sandbox.trajectory.compare import compare
 from benthic.sandbox.trajectory.entries import Entry
-from benthic.sandbox.wire import decode, pack_error, pack_result
+from benthic.sandbox.trajectory.ledger import outcome_of
+from benthic.sandbox.wire import decode, pack_result
 
 # Kinds whose snapshots hold memory too: what was spawned before lives on in them.
 WITH_MEMORY = ("microvm", "vm")
@@ -113,14 +114,7 @@ class Rerun:
     async def outcome(self, entry: Entry) -> Answer:
         """What a call comes to, run without a log."""
         self.num_run += 1
-        try:
-            return await self.execution.run(entry.seq, entry.request)
-        except SandboxError as error:
-            if error.is_infra:
-                raise
-            return pack_error(error)
-        except RequestError as error:
-            return pack_error(error)
+        return await outcome_of(self.execution.run(entry.seq, entry.request))
 
     async def _await_ends(self, offset: int | None) -> None:
         """Of spawned commands that the log saw end before an offset of the file."""

@@ -12,13 +12,11 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
-from uuid import uuid4
 
 from benthic.errors import SandboxError
 from benthic.sandbox.drivers import oci
@@ -26,8 +24,9 @@ from benthic.sandbox.drivers.container_machine import ContainerMachine
 from benthic.sandbox.drivers.oci_launch import INIT, MOVED, ROOT, OciLaunch
 from benthic.sandbox.drivers.scratch import USER_ID, Scratch
 from benthic.sandbox.drivers.stages import Stages
+from benthic.sandbox.drivers.trial import try_out
 from benthic.sandbox.errors import NotSupported, StartFailed
-from benthic.sandbox.guest import Guest, JobSetup, build_init
+from benthic.sandbox.guest import JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, chosen_layers
 from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.images.stack import distinct
@@ -48,7 +47,7 @@ from benthic.sandbox.linux.cgroup_mounts import BASE
 from benthic.sandbox.linux.namespaces import bound_segments, id_map
 from benthic.sandbox.linux.unix_sockets import listening
 from benthic.sandbox.network.egress import RESOLV_CONF
-from benthic.sandbox.records import Command, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
+from benthic.sandbox.records import Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
 _SMALL_BYTES = 64 << 10
 Runtime = Literal["crun", "runc"]
@@ -79,27 +78,7 @@ class ContainerDriver:
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        home = self.root / "homes" / uuid4().hex[:12]
-        began = time.perf_counter()
-        try:
-            home.mkdir(parents=True)
-            machine = await self.start(SandboxSpec(kind=self.kind), home)
-            try:
-                guest = await Guest.attach(machine.connect)
-                await guest.configure(machine.setup)
-                result = await guest.run("probe", Command(argv=("true",)))
-                await guest.close()
-                took_s = time.perf_counter() - began
-            finally:
-                await machine.destroy()
-        except Exception as error:  # noqa: BLE001 - the answer of a probe
-            return ProbeResult(kind=self.kind, driver=self.name, is_working=False, detail=str(error))
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
-        detail = await asyncio.to_thread(_version, self.name)
-        return ProbeResult(
-            kind=self.kind, driver=self.name, is_working=result.returncode == 0, detail=detail, start_s=took_s
-        )
+        return await try_out(self, self.root, lambda: _version(self.name))
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> ContainerMachine:
         """Makes a sandbox whose home is an empty folder.

@@ -10,19 +10,18 @@ import contextlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
 
 from benthic.errors import SandboxError
 from benthic.sandbox.drivers.function_machine import SOCKET, FunctionMachine
 from benthic.sandbox.drivers.jail import USER_ID, Jail
 from benthic.sandbox.drivers.stages import Stages
+from benthic.sandbox.drivers.trial import try_out
 from benthic.sandbox.drivers.zygote_client import NUM_CALLS, ZygoteClient
 from benthic.sandbox.errors import NotSupported, StartFailed
-from benthic.sandbox.guest import Guest, JobSetup, build_init
+from benthic.sandbox.guest import JobSetup, build_init
 from benthic.sandbox.images import Store, chosen_layers
 from benthic.sandbox.linux import (
     Cgroup,
@@ -36,7 +35,7 @@ from benthic.sandbox.linux import (
     root_tag,
 )
 from benthic.sandbox.linux.unix_sockets import listening
-from benthic.sandbox.records import MIB, Command, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
+from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
 INIT_MEMORY_BYTES = 8 * MIB
 """Allowed on top of the sandbox's memory, for bubblewrap, init and its tables."""
@@ -63,27 +62,7 @@ class FunctionDriver:
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        home = self._root / "homes" / uuid4().hex[:12]
-        began = time.perf_counter()
-        try:
-            home.mkdir(parents=True)
-            machine = await self.start(SandboxSpec(kind=self.kind), home)
-            try:
-                guest = await Guest.attach(machine.connect)
-                await guest.configure(machine.setup)
-                result = await guest.run("probe", Command(argv=("true",)))
-                await guest.close()
-                took_s = time.perf_counter() - began
-            finally:
-                await machine.destroy()
-        except Exception as error:  # noqa: BLE001 - the answer of a probe
-            return ProbeResult(kind=self.kind, driver=self.name, is_working=False, detail=str(error))
-        finally:
-            shutil.rmtree(home, ignore_errors=True)
-        detail = await asyncio.to_thread(self._describe)
-        return ProbeResult(
-            kind=self.kind, driver=self.name, is_working=result.returncode == 0, detail=detail, start_s=took_s
-        )
+        return await try_out(self, self._root, self._describe)
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> FunctionMachine:
         """Makes a sandbox whose home is an empty folder.

@@ -130,13 +130,13 @@ class Ledger:
     async def _fly(self, seq: int, request: Request, hashed: str) -> Answer:
         try:
             if not request.is_mutating:
-                answer = await self._outcome(seq, request)
+                answer = await outcome_of(self._run(seq, request))
                 await self.log.done(seq, request, answer, hashed)
             else:
                 if self.log.place(seq) is None:
                     await self.log.begin(seq, request, hashed)
                 await self.log.sync()  # an open call of a log that has failed must not run
-                answer = await self._outcome(seq, request)
+                answer = await outcome_of(self._run(seq, request))
                 await self.log.end(seq, answer)
         finally:
             del self._flights[seq]
@@ -146,18 +146,19 @@ class Ledger:
             self._ended(seq, request, answer)
         return replace(answer, seq=seq)
 
-    async def _outcome(self, seq: int, request: Request) -> Answer:
-        """What the run came to; errors that are the caller's or the agent's doing are answers too."""
-        try:
-            return await self._run(seq, request)
-        except SandboxError as error:
-            if error.is_infra:
-                raise
-            return pack_error(error)
-        except RequestError as error:
-            return pack_error(error)
-        except ValueError as error:  # arguments that only the one who runs the call could find wrong
-            return pack_error(RequestError(str(error)))
+
+async def outcome_of(running: Awaitable[Answer]) -> Answer:
+    """What a run came to; errors that are the caller's or the agent's doing are answers too."""
+    try:
+        return await running
+    except SandboxError as error:
+        if error.is_infra:
+            raise
+        return pack_error(error)
+    except RequestError as error:
+        return pack_error(error)
+    except ValueError as error:  # arguments that only the one who runs the call could find wrong
+        return pack_error(RequestError(str(error)))
 
 
 def logged_answer(log: Trajectory, seq: int, request: Request, hashed: str | None = None) -> Answer | None:

@@ -1,0 +1,41 @@
+"""One try of a driver on this machine: a sandbox is started, runs `true`, and is ended."""
+
+import asyncio
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+from benthic.sandbox.driver import Driver
+from benthic.sandbox.guest import Guest
+from benthic.sandbox.records import Command, ProbeResult, SandboxSpec
+
+
+async def try_out(driver: Driver, root: Path, describe: Callable[[], str]) -> ProbeResult:
+    """Never raises.
+
+    Args:
+        root: the state root, below which the try has a home of its own.
+        describe: what runs it, in words; only asked for where it ran. May block.
+    """
+    home = root / "homes" / uuid4().hex[:12]
+    began = time.perf_counter()
+    try:
+        home.mkdir(parents=True)
+        machine = await driver.start(SandboxSpec(kind=driver.kind), home)
+        try:
+            guest = await Guest.attach(machine.connect)
+            await guest.configure(machine.setup)
+            result = await guest.run("probe", Command(argv=("true",)))
+            await guest.close()
+            took_s = time.perf_counter() - began
+        finally:
+            await machine.destroy()
+    except Exception as error:  # noqa: BLE001 - the answer of a probe
+        return ProbeResult(kind=driver.kind, driver=driver.name, is_working=False, detail=str(error))
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+    detail = await asyncio.to_thread(describe)
+    is_working = result.returncode == 0
+    return ProbeResult(kind=driver.kind, driver=driver.name, is_working=is_working, detail=detail, start_s=took_s)
