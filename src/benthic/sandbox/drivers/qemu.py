@@ -21,23 +21,20 @@ from typing import Any
 from benthic.errors import SandboxError
 from benthic.sandbox.boot import find_kernel
 from benthic.sandbox.drivers.accelerator import Accelerator, kvm_obstacle, tcg
-from benthic.sandbox.drivers.disks import copy_sparse, layer_disk
+from benthic.sandbox.drivers.disks import copy_sparse
+from benthic.sandbox.drivers.guest_hardware import collect_hardware, saved_shape
+from benthic.sandbox.drivers.machine_snapshot import read_snapshot
 from benthic.sandbox.drivers.qemu_command import PROGRAM, Board, Hardware
-from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, owner, read_snapshot, remove_resources
+from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, remove_resources
 from benthic.sandbox.drivers.qemu_process import CONTROL, connect_port, identity, last_words, running, start_qemu
 from benthic.sandbox.drivers.qmp import QmpError, qmp
-from benthic.sandbox.drivers.templates import EMPTY, MEMORY, STATE, UPPER, Templates, template_key
+from benthic.sandbox.drivers.templates import EMPTY, MEMORY, STATE, UPPER, Saved, Templates, template_key
 from benthic.sandbox.errors import NotSupported, StartFailed
-from benthic.sandbox.guest import Guest, build_init
-from benthic.sandbox.images import Store, chosen_layers
-from benthic.sandbox.images.derived import derived
-from benthic.sandbox.images.initramfs import BootFile, write_initramfs
+from benthic.sandbox.guest import Guest
+from benthic.sandbox.images import Store
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
 from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
-LEAST_MEMORY_BYTES = 64 * MIB
-KERNEL_MEMORY_BYTES = 48 * MIB
-"""Of the guest's kernel, beside what the sandbox may use."""
 QEMU_MEMORY_BYTES = 256 * MIB
 """Allowed on top of the guest's, for the emulator, its translated code and its disks' caches."""
 QEMU_PROCESSES = 160
@@ -91,7 +88,7 @@ class QemuDriver:
         try:
             hardware, digests = await self._hardware(spec, home, snapshot)
             hardware = await self._accelerated(hardware, spec.limits)
-            shape = _shape(hardware, digests)
+            shape = saved_shape(hardware, digests)
             folder = await self._template(spec, hardware, shape, snapshot)
             return await self._clone(spec, home, hardware, shape, folder)
         except BaseException:
@@ -139,35 +136,13 @@ class QemuDriver:
     async def _hardware(
         self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None
     ) -> tuple[Hardware, tuple[str, ...]]:
-        """What the machine is made of, and the digests of its layers, held for this home."""
         if shutil.which(PROGRAM) is None:
             raise StartFailed(f"there is no {PROGRAM} on this machine; install qemu-system-x86", stage="probe")
-        limits = spec.limits
-
-        def collect() -> tuple[Hardware, tuple[str, ...]]:
-            digests = chosen_layers(self._store, spec.image, spec.layers)
-            self._store.hold(owner(home), (*digests, *(snapshot.layers if snapshot else ())))
-            layers = tuple(layer_disk(self._store, digest) for digest in digests)
-            if len(layers) + 1 > self._board.max_disks:
-                most = self._board.max_disks - 1
-                raise StartFailed(f"{len(layers)} layers are more than the {most} disks of a {self.kind}; merge some")
-            kernel = find_kernel()
-            archive = _archive(self._store, kernel.chosen(self._board.modules))
-            hardware = Hardware(
-                board=self._board,
-                accelerator=self._accelerator or Accelerator("tcg"),
-                memory_bytes=max(limits.memory_bytes, LEAST_MEMORY_BYTES) + KERNEL_MEMORY_BYTES,
-                num_cpus=max(1, min(round(limits.cpus + 0.49), os.cpu_count() or 1)),
-                num_processes=limits.num_processes,
-                shm_bytes=min(limits.memory_bytes // 4, limits.disk_bytes),
-                num_files=limits.num_files,
-                kernel=kernel.image,
-                initramfs=archive,
-                layers=layers,
-            )
-            return hardware, digests
-
-        return await asyncio.to_thread(collect)
+        accelerator = self._accelerator or Accelerator("tcg")
+        kernel = await asyncio.to_thread(find_kernel)
+        return await asyncio.to_thread(
+            collect_hardware, self._board, accelerator, kernel, self._store, spec, home, snapshot
+        )
 
     async def _template(
         self, spec: SandboxSpec, hardware: Hardware, shape: dict[str, Any], snapshot: SnapshotRef | None
@@ -183,7 +158,8 @@ class QemuDriver:
             )
             key = template_key(_build(), shape, made_of)
             return await self._templates.ready(key, hardware, limits, shape["layers"])
-        saved = await asyncio.to_thread(read_snapshot, self._store, snapshot, shape)
+        memory, upper = await asyncio.to_thread(read_snapshot, self._store, snapshot, shape, (MEMORY, UPPER))
+        saved = Saved(memory, upper)
         digests = (*shape["layers"], *snapshot.layers)
         key = template_key(_build(), shape, snapshot.layers)
         return await self._templates.ready(key, hardware, limits, digests, saved)
@@ -250,26 +226,6 @@ async def _wake(home: Path, template: Path) -> None:
         raise StartFailed(
             f"a clone of a virtual machine does not answer: {error}; {last_words(home)}", stage="clone"
         ) from None
-
-
-def _shape(hardware: Hardware, digests: Sequence[str]) -> dict[str, Any]:
-    """What a saved memory fits: it holds addresses of devices and the content of disks."""
-    return {
-        "machine": hardware.board.machine,
-        "accelerator": hardware.accelerator.name,
-        "memory_mib": hardware.memory_mib,
-        "num_cpus": hardware.num_cpus,
-        "layers": list(digests),
-    }
-
-
-def _archive(store: Store, modules: Sequence[Path]) -> Path:
-    """The first file system of a machine: init, and its modules in loading order."""
-    init = build_init()
-    files = {"init": BootFile(init)}
-    files |= {f"modules/{index:02d}.ko": BootFile(path, 0o600) for index, path in enumerate(modules)}
-    recipe = " ".join(["boot archive 1", init.name, *map(str, modules)])
-    return derived(store, recipe, [], lambda path: write_initramfs(store, [], path, files))
 
 
 def _build() -> str:

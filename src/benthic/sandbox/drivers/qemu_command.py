@@ -61,6 +61,12 @@ class Hardware:
         """Guest memory, in whole MiB."""
         return -(-self.memory_bytes // MIB)
 
+    @property
+    def init_words(self) -> str:
+        """What the guest's init is told by the kernel's command line; `boot.c` reads it."""
+        limits = f"threads={self.num_processes} shm_bytes={self.shm_bytes} shm_files={self.num_files}"
+        return f"layers={len(self.layers)} {limits} -- --boot"
+
 
 @dataclass(slots=True)
 class Descriptors:
@@ -137,9 +143,7 @@ def _node(name: str, format: str, descriptors: Descriptors, *, is_written: bool)
 
 
 def _kernel(hardware: Hardware, descriptors: Descriptors) -> tuple[str, ...]:
-    limits = f"threads={hardware.num_processes} shm_bytes={hardware.shm_bytes} shm_files={hardware.num_files}"
-    for_init = f"layers={len(hardware.layers)} {limits} -- --boot"
-    words = f"{KERNEL_WORDS} {hardware.accelerator.kernel_words()} {for_init}"
+    words = f"{KERNEL_WORDS} {hardware.accelerator.kernel_words()} {hardware.init_words}"
     return "-kernel", descriptors.path("kernel"), "-initrd", descriptors.path("initramfs"), "-append", words
 
 

@@ -6,24 +6,22 @@ asked for nothing but commands.
 
 import asyncio
 import contextlib
-import hashlib
-import json
 import re
 from asyncio import StreamReader, StreamWriter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
-from benthic.errors import SandboxError, shown
+from benthic.errors import SandboxError
 from benthic.sandbox.drivers.disks import copy_sparse, to_qcow2
+from benthic.sandbox.drivers.guest_hardware import owner
+from benthic.sandbox.drivers.machine_snapshot import keep_snapshot
 from benthic.sandbox.drivers.qemu_process import CONTROL, LOG, PORT, connect_port, last_words
 from benthic.sandbox.drivers.qmp import Qmp, QmpError, qmp
-from benthic.sandbox.drivers.templates import MEMORY, UPPER, Saved
-from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.drivers.templates import MEMORY, UPPER
+from benthic.sandbox.errors import NotSupported
 from benthic.sandbox.guest import JobSetup
 from benthic.sandbox.images import Store
-from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.linux import Cgroup, HomeState, ProcessId, UidPool, build_filter
 from benthic.sandbox.records import CallResult, FunctionCall, Limits, Reason, SandboxSpec, SnapshotRef, Usage
 
@@ -76,7 +74,11 @@ class QemuMachine:
                     await self._write(control, draft)
             except (OSError, QmpError) as error:
                 raise SandboxError(f"sandbox {self.home.name} cannot be kept as a snapshot: {error}") from None
-            return await asyncio.to_thread(self._kept, draft, name)
+            source = f"snapshot {name} of sandbox {self.home.name}"
+            files = [draft / MEMORY, draft / UPPER]
+            return await asyncio.to_thread(
+                keep_snapshot, self._store, self._kind, name, files, self._resources.shape, source
+            )
 
     async def usage(self) -> Usage:
         """Of QEMU as a whole; empty where there are no control groups."""
@@ -135,31 +137,6 @@ class QemuMachine:
         else:
             to_qcow2(self.home / UPPER, target, base=self._resources.base)
 
-    def _kept(self, draft: Path, name: str) -> SnapshotRef:
-        """Moves a snapshot's files into the store."""
-        source = f"snapshot {name} of sandbox {self.home.name}"
-        digests = {file: _digest(draft / file) for file in (MEMORY, UPPER)}
-        record = draft / "record"
-        record.write_text(json.dumps(self._resources.shape | digests, sort_keys=True))
-        with self._store.adding():
-            blobs = [
-                self._store.add_blob(path, _digest(path), source=source)
-                for path in (record, draft / MEMORY, draft / UPPER)
-            ]
-            self._store.hold(f"{SNAPSHOT}{name}", [blob.digest for blob in blobs])
-        return SnapshotRef(
-            id=uuid4().hex[:12],
-            kind=self._kind,
-            seq=-1,
-            layers=tuple(blob.digest for blob in blobs),
-            size_bytes=sum(blob.size_bytes for blob in blobs),
-        )
-
-
-def owner(home: Path) -> str:
-    """Who holds a machine's layers in the store."""
-    return f"machine-{home.name}"
-
 
 def job_setup(limits: Limits) -> JobSetup:
     """Of a machine's commands: the limits of each process; the guest's kernel has those of all."""
@@ -170,24 +147,6 @@ def job_setup(limits: Limits) -> JobSetup:
         ("nproc", limits.num_processes),
     )
     return JobSetup(cwd="/", rlimits=rlimits, seccomp=build_filter())
-
-
-def read_snapshot(store: Store, snapshot: SnapshotRef, shape: dict[str, Any]) -> Saved:
-    """The files of a snapshot, for a machine of the same shape.
-
-    Raises:
-        StartFailed: it is of another one.
-    """
-    record, memory, upper = (store.blob(digest) for digest in snapshot.layers)
-    kept = json.loads(record.read_bytes())
-    for name, value in shape.items():
-        if kept.get(name) != value:
-            raise StartFailed(
-                f"snapshot {snapshot.id} is of a machine with {name} {shown(kept.get(name))} and fits no other, "
-                f"and {shown(value)} is asked for; start it with the spec of the sandbox that it was made of",
-                stage="snapshot",
-            )
-    return Saved(memory, upper)
 
 
 async def remove_resources(
@@ -211,8 +170,3 @@ async def remove_resources(
 async def _new_oom_kills(control: Qmp) -> int:
     console = await control.execute("ringbuf-read", device="console", size=1 << 16)
     return len(_OOM_LINE.findall(console))
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

@@ -15,7 +15,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -68,12 +68,7 @@ class Templates:
         Raises:
             StartFailed: it does not boot; nothing is left of the attempts.
         """
-        folder = self.store.root / "derived" / key
-        if not folder.exists():
-            async with self._alone(key):
-                if not folder.exists():
-                    await self._make(folder, hardware, limits, digests, saved)
-        return folder
+        return await made_once(self.store, key, digests, lambda draft: self._make(draft, hardware, limits, saved))
 
     @staticmethod
     def is_being_made(name: str) -> bool:
@@ -92,19 +87,14 @@ class Templates:
                     return True
         return False
 
-    async def _make(
-        self, folder: Path, hardware: Hardware, limits: Limits, digests: Sequence[str], saved: Saved | None
-    ) -> None:
-        with self.store.incoming() as draft:
-            await asyncio.to_thread(_prepare, draft, hardware, limits, saved)
-            if saved is None:
-                await self._boot(draft, hardware)
-            else:
-                await _load_and_save(draft, hardware, saved, self.tag)
-            for name in (PORT, CONTROL):
-                (draft / name).unlink(missing_ok=True)
-            (draft / LAYERS).write_text(json.dumps(list(digests)))
-            draft.rename(folder)
+    async def _make(self, draft: Path, hardware: Hardware, limits: Limits, saved: Saved | None) -> None:
+        await asyncio.to_thread(_prepare, draft, hardware, limits, saved)
+        if saved is None:
+            await self._boot(draft, hardware)
+        else:
+            await _load_and_save(draft, hardware, saved, self.tag)
+        for name in (PORT, CONTROL):
+            (draft / name).unlink(missing_ok=True)
 
     async def _boot(self, draft: Path, hardware: Hardware) -> None:
         """Boots until init answers, again if a boot hangs, and saves the machine."""
@@ -121,17 +111,37 @@ class Templates:
                 return
         raise StartFailed(f"a virtual machine did not boot in {NUM_TRIES} tries of {BOOT_S} s: {words}", stage="boot")
 
-    @asynccontextmanager
-    async def _alone(self, key: str) -> AsyncIterator[None]:
-        """Among all coroutines and processes of the host that make this template."""
-        locks = self.store.root / "locks"
-        locks.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
+
+async def made_once(store: Store, key: str, digests: Sequence[str], make: Callable[[Path], Awaitable[None]]) -> Path:
+    """The folder of a template, made if it is not there. Concurrent callers, other processes' too, wait for one maker.
+
+    Args:
+        digests: what it stands on; the caller holds it.
+        make: fills the folder that it is given, or raises and leaves nothing.
+    """
+    folder = store.root / "derived" / key
+    if folder.exists():
+        return folder
+    async with _alone(store, key):
+        if not folder.exists():
+            with store.incoming() as draft:
+                await make(draft)
+                (draft / LAYERS).write_text(json.dumps(list(digests)))
+                draft.rename(folder)
+    return folder
+
+
+@asynccontextmanager
+async def _alone(store: Store, key: str) -> AsyncIterator[None]:
+    """Among all coroutines and processes of the host that make this template."""
+    locks = store.root / "locks"
+    locks.mkdir(mode=0o700, exist_ok=True)
+    handle = os.open(locks / key, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        await asyncio.to_thread(fcntl.flock, handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def template_key(*parts: object) -> str:
