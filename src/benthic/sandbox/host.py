@@ -59,6 +59,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Logged:
+    """A call that has ended, as its log has it for ever: the same request in its place comes to this answer."""
+
+    request_hash: str
+    answer: Answer
+    exit: Answer | None = None
+    """Of a spawned command whose end was asked for: its result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxInfo:
     """What is known of a sandbox without asking it."""
 
@@ -105,6 +115,12 @@ class Host(Protocol):
 
     async def call(self, sandbox_id: str, seq: int, request: Request) -> Answer:
         """Answers from the log, joins, or runs. See the module's docstring."""
+
+    async def answers(self, sandbox_id: str, first_seq: int) -> list[Logged]:
+        """Calls from a place on that have ended: one page of what `call` would answer from the log.
+
+        Calls that run, and those with large values, are left out; `call` answers them.
+        """
 
     def stream(self, sandbox_id: str, seq: int, request: Request) -> AsyncIterator[Chunk | Answer]:
         """The same for `exec`, with output as it comes; the last item is the answer. Slow readers slow the command."""

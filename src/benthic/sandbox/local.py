@@ -20,7 +20,7 @@ from benthic.sandbox.driver import Driver
 from benthic.sandbox.errors import GuestLost, SandboxDied, TrajectoryDiverged, TrajectoryHeld
 from benthic.sandbox.folders import Folders, SandboxRecord
 from benthic.sandbox.guest import Terminal
-from benthic.sandbox.host import Answer, Rebuilt, Request, SandboxInfo
+from benthic.sandbox.host import Answer, Logged, Rebuilt, Request, SandboxInfo
 from benthic.sandbox.lifecycle import Lifecycle
 from benthic.sandbox.live import LiveSandbox, info_of, kept_chunks
 from benthic.sandbox.records import Checkpoint, Chunk, Reason, Result, SandboxSpec, SnapshotRef, State
@@ -127,6 +127,15 @@ class LocalHost:
         if answer is None:
             raise self._death(sandbox_id)
         return answer
+
+    async def answers(self, sandbox_id: str, first_seq: int) -> list[Logged]:
+        _check_seq(first_seq)
+        sandbox = await self._cycle.find(sandbox_id)
+        if sandbox is None:
+            return self._grave(sandbox_id).page(first_seq)
+        page = sandbox.log.page(first_seq)
+        await sandbox.log.sync()  # after the reading: what was read is then on disk, and will not be otherwise
+        return page
 
     async def stream(self, sandbox_id: str, seq: int, request: Request) -> AsyncGenerator[Chunk | Answer, None]:
         if request.verb != "exec":

@@ -7,9 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from benthic.sandbox.errors import SandboxDied, TrajectoryDiverged, UnknownSandbox
-from benthic.sandbox.host import Answer, Rebuilt, Request, SandboxInfo
+from benthic.sandbox.host import Answer, Logged, Rebuilt, Request, SandboxInfo
 from benthic.sandbox.records import Checkpoint, Chunk, Reason, Result, SandboxSpec, SnapshotRef, State
+from benthic.sandbox.trajectory import request_hash
 from benthic.sandbox.wire import pack_result
+
+PAGE_CALLS = 100
 
 
 class FakeHost:
@@ -22,6 +25,9 @@ class FakeHost:
         self.fed: list[bytes | None] = []
         self.leases: dict[str, float] = {}
         self.num_creates = 0
+        self.num_calls = 0
+        self.pages: list[int] = []
+        """Where each page began that was asked for."""
         self.num_starting = 0
         self.peak_starting = 0
         self.gate = asyncio.Event()
@@ -59,6 +65,7 @@ class FakeHost:
         if info.state is State.DEAD:
             raise SandboxDied(sandbox_id, info.reason or Reason.CRASHED, info.detail)
         log = self.logs[sandbox_id]
+        self.num_calls += 1
         if seq < len(log):
             if log[seq][0] != request:
                 raise TrajectoryDiverged(f"call {seq} differs from the logged one")
@@ -76,6 +83,15 @@ class FakeHost:
             answer = Answer(value=value, data=data, seq=seq)
         done.set_result(answer)
         return answer
+
+    async def answers(self, sandbox_id: str, first_seq: int) -> list[Logged]:
+        self.pages.append(first_seq)
+        calls = self.logs[sandbox_id][first_seq : first_seq + PAGE_CALLS]
+        return [
+            Logged(request_hash=request_hash(request), answer=replace(done.result(), is_replayed=True))
+            for request, done in calls
+            if done.done()
+        ]
 
     async def stream(self, sandbox_id: str, seq: int, request: Request) -> AsyncIterator[Chunk | Answer]:
         answer = await self.call(sandbox_id, seq, request)

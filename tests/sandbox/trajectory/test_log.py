@@ -60,6 +60,37 @@ def test_large_values_become_blobs_that_are_kept_once(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_page_has_the_answers_that_will_not_change_and_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scene() -> None:
+        log = await new_log(tmp_path)
+        await run_commands(log, 3)
+        await log.done(3, Request(verb="read", arguments={"path": "/x"}), Answer(data=b"x" * (1 << 20)))
+        await log.begin(4, Request(verb="spawn", arguments={"shell": "server"}))
+        await log.end(4, Answer())
+        await log.begin(5, command(5))
+        await log.done(
+            6, Request(verb="stat", arguments={"path": "/x"}), Answer(error="PathError", value={"path": "x"})
+        )
+        before = log.page(4)
+        await log.exited(4, printed(7))
+        page = log.page(0)
+        assert [item.answer.seq for item in page] == [0, 1, 2, 4, 6], "large values and open calls are left out"
+        assert all(item.answer.is_replayed for item in page)
+        assert page[1].answer == log.answer(1) and page[1].request_hash == request_hash(command(1))
+        assert (before[0].exit, page[3].exit) == (None, log.entry(4).exit)
+        assert page[4].answer.error == "PathError"
+        assert log.page(7) == log.page(1000) == []
+        monkeypatch.setattr("benthic.sandbox.trajectory.reader.PAGE_CALLS", 2)
+        assert [item.answer.seq for item in log.page(1)] == [1, 2]
+        monkeypatch.setattr("benthic.sandbox.trajectory.reader.PAGE_BYTES", 150)
+        assert [item.answer.seq for item in log.page(0)] == [0]
+        await log.close()
+
+    asyncio.run(scene())
+
+
 def test_a_blob_that_is_missing_or_changed_is_reported(tmp_path: Path) -> None:
     async def scene() -> None:
         log = await new_log(tmp_path)

@@ -13,9 +13,11 @@ from typing import Any
 from benthic.errors import shown
 from benthic.sandbox.errors import SandboxDied, UnknownSandbox
 from benthic.sandbox.fleet.connection import Connection, Cut, Patience
-from benthic.sandbox.fleet.frames import CONTENT_TYPE, answer_of, item_of, one_frame, request_frame
+from benthic.sandbox.fleet.frames import CONTENT_TYPE, answer_of, item_of, logged_of, one_frame, request_frame
 from benthic.sandbox.fleet.leases import LeaseKeeper
-from benthic.sandbox.host import Answer, Rebuilt, Request, SandboxInfo
+from benthic.sandbox.fleet.replay import ReplayPages
+from benthic.sandbox.host import Answer, Logged, Rebuilt, Request, SandboxInfo
+from benthic.sandbox.live import kept_chunks
 from benthic.sandbox.records import Checkpoint, Chunk, Result, SandboxSpec, SnapshotRef
 from benthic.sandbox.wire import decode, encode, unpack_error, unpack_result
 
@@ -46,6 +48,7 @@ class RemoteHost:
         self.connection = Connection(url, token=token, patience_s=patience_s)
         self._rebuild = rebuild
         self._leases = LeaseKeeper(self.renew, lease_s)
+        self._pages = ReplayPages(self.answers)
 
     async def __aenter__(self) -> "RemoteHost":
         return self
@@ -80,16 +83,36 @@ class RemoteHost:
     async def call(self, sandbox_id: str, seq: int, request: Request) -> Answer:
         """See `Host`."""
         self._leases.hold(sandbox_id)
+        known = await self._pages.answer(sandbox_id, seq, request)
+        if known is not None:
+            return known
         body = request_frame(request).to_bytes()
         with _about(sandbox_id):
             response = await self.connection.send("POST", _path(sandbox_id, f"/calls/{seq}"), body, CONTENT_TYPE)
-        return answer_of(one_frame(response.content))
+        answer = answer_of(one_frame(response.content))
+        await self._pages.told(sandbox_id, seq, answer)
+        return answer
+
+    async def answers(self, sandbox_id: str, first_seq: int) -> list[Logged]:
+        """See `Host`. One attempt: whoever has no page asks call by call."""
+        with _about(sandbox_id):
+            path = _path(sandbox_id, f"/calls?first_seq={first_seq}")
+            response = await self.connection.send("GET", path, b"", CONTENT_TYPE, patience_s=0.0)
+        return logged_of(response.content)
 
     async def stream(self, sandbox_id: str, seq: int, request: Request) -> AsyncIterator[Chunk | Answer]:
         """See `Host`. After a cut the stream is asked for again, and what has been seen is left out."""
         self._leases.hold(sandbox_id)
+        known = await self._pages.answer(sandbox_id, seq, request)
+        if known is not None:
+            for chunk in kept_chunks(known):
+                yield chunk
+            yield known
+            return
         body = request_frame(request).to_bytes()
         async for item in self._items("POST", sandbox_id, f"/streams/{seq}", body):
+            if isinstance(item, Answer):
+                await self._pages.told(sandbox_id, seq, item)
             yield item
 
     async def output(self, sandbox_id: str, seq: int) -> AsyncIterator[Chunk]:
@@ -100,10 +123,12 @@ class RemoteHost:
 
     async def wait(self, sandbox_id: str, seq: int) -> Result:
         """See `Host`."""
-        with _about(sandbox_id):
-            path = _path(sandbox_id, f"/jobs/{seq}/wait")
-            response = await self.connection.send("POST", path, b"", CONTENT_TYPE)
-        answer = answer_of(one_frame(response.content))
+        answer = self._pages.exit(sandbox_id, seq)
+        if answer is None:
+            with _about(sandbox_id):
+                path = _path(sandbox_id, f"/jobs/{seq}/wait")
+                response = await self.connection.send("POST", path, b"", CONTENT_TYPE)
+            answer = answer_of(one_frame(response.content))
         if answer.error is not None:
             raise unpack_error(answer)
         return unpack_result(answer.value, answer.data)
@@ -182,6 +207,7 @@ class RemoteHost:
     async def close(self, sandbox_id: str) -> None:
         """See `Host`."""
         self._leases.release(sandbox_id)
+        self._pages.drop(sandbox_id)
         await self._json("DELETE", sandbox_id, "")
 
     async def _json(self, method: str, sandbox_id: str, path: str, body: Any = None) -> Any:

@@ -7,12 +7,12 @@ whenever nothing else came for a while, and ends in an `answer` or an `end`; wha
 """
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from benthic.errors import RequestError, shown
-from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.host import Answer, Logged, Request
 from benthic.sandbox.records import Chunk
 from benthic.sandbox.wire import decode
 
@@ -128,6 +128,36 @@ def answer_of(frame: Frame) -> Answer:
         seq=decode(int, fields.get("seq", 0), "seq"),
         is_replayed=decode(bool, fields.get("is_replayed", False), "is_replayed"),
     )
+
+
+def logged_frames(items: Iterable[Logged]) -> bytes:
+    """A page of logged calls as it travels: an `answer` frame with the request's hash, and maybe its `exit`."""
+    frames = []
+    for item in items:
+        frame = answer_frame(item.answer)
+        frames.append(replace(frame, fields={**frame.fields, "hash": item.request_hash}))
+        if item.exit is not None:
+            frames.append(replace(answer_frame(item.exit), type="exit"))
+    return b"".join(frame.to_bytes() for frame in frames)
+
+
+def logged_of(body: bytes) -> list[Logged]:
+    """The page of such a body.
+
+    Raises:
+        RequestError: it is none.
+    """
+    reader = FrameReader()
+    found: list[Logged] = []
+    for frame in reader.feed(body):
+        if frame.type == "exit" and found:
+            found[-1] = replace(found[-1], exit=answer_of(frame))
+        else:
+            request_hash = decode(str, frame.fields.get("hash"), "hash")
+            found.append(Logged(request_hash=request_hash, answer=answer_of(frame)))
+    if not reader.is_between_frames:
+        raise RequestError("a page of logged calls was cut")
+    return found
 
 
 def item_frame(item: Chunk | Answer) -> Frame:

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from benthic.errors import RequestError
 from benthic.sandbox.fleet.frames import one_frame, request_of
 from benthic.sandbox.fleet.once import Once
-from benthic.sandbox.fleet.responses import Answering, answer_response, body_of, json_of
+from benthic.sandbox.fleet.responses import Answering, answer_response, body_of, json_of, page_response
 from benthic.sandbox.host import Answer, Host, Rebuilt, SandboxInfo
 from benthic.sandbox.records import SandboxSpec, SnapshotRef
 from benthic.sandbox.wire import decode, encode, pack_result
@@ -127,6 +127,12 @@ def _add_calls(router: APIRouter, host: Host, answering: Answering) -> None:
         request = request_of(one_frame(await body_of(http)))
         return await answering.held(
             http, lambda: host.call(sandbox_id, seq, request), answer_response, is_remembered=False
+        )
+
+    @router.get("/sandboxes/{sandbox_id}/calls")
+    async def answers(sandbox_id: str, http: HttpRequest, first_seq: int = 0) -> Response:
+        return await answering.held(
+            http, lambda: host.answers(sandbox_id, first_seq), page_response, is_remembered=False
         )
 
     @router.post("/sandboxes/{sandbox_id}/streams/{seq}")

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from fastapi import Request as HttpRequest
@@ -16,9 +16,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from benthic.errors import BenthicError, CapacityError, RequestError, SandboxError
 from benthic.sandbox.errors import HostUnreachable
 from benthic.sandbox.fleet import headers as names
-from benthic.sandbox.fleet.frames import CONTENT_TYPE, END, PING, Frame, answer_frame, item_frame
+from benthic.sandbox.fleet.frames import CONTENT_TYPE, END, PING, Frame, answer_frame, item_frame, logged_frames
 from benthic.sandbox.fleet.once import Once
-from benthic.sandbox.host import Answer
+from benthic.sandbox.host import Answer, Logged
 from benthic.sandbox.records import Chunk
 from benthic.sandbox.wire import pack_error
 
@@ -40,6 +40,11 @@ def error_response(error: BenthicError) -> JSONResponse:
 def answer_response(answer: Answer) -> Response:
     """One answer as a frame."""
     return Response(answer_frame(answer).to_bytes(), media_type=CONTENT_TYPE)
+
+
+def page_response(page: Sequence[Logged]) -> Response:
+    """A page of logged calls."""
+    return Response(logged_frames(page), media_type=CONTENT_TYPE)
 
 
 class Answering:

@@ -65,7 +65,7 @@ class Ledger:
             TrajectoryUnwritable: the log's disk; the call may be sent again.
             SandboxError: whatever `run` raises that is `is_infra`; the call stays open.
         """
-        hashed = await _hashed(request)
+        hashed = await hash_of(request)
         if seq not in self._flights and self.log.place(seq) is None:
             await self._turn(seq)
         flight = self._flights.get(seq)
@@ -182,7 +182,8 @@ def _diverged(seq: int, logged: Request, asked: Request) -> TrajectoryDiverged:
     )
 
 
-async def _hashed(request: Request) -> str:
+async def hash_of(request: Request) -> str:
+    """The request's hash; of a large one not at the others' cost."""
     if len(request.data) <= INLINE_BYTES:
         return request_hash(request)
     return await asyncio.to_thread(request_hash, request)

@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from benthic.sandbox.errors import TrajectoryCorrupt
-from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.host import Answer, Logged, Request
 from benthic.sandbox.records import Checkpoint
 from benthic.sandbox.trajectory import frames
 from benthic.sandbox.trajectory.blobs import BlobStore
 from benthic.sandbox.trajectory.entries import FORMAT, Entry, Head
 from benthic.sandbox.trajectory.frames import Frame, Payload
+
+PAGE_BYTES = 1 << 20
+PAGE_CALLS = 512
+"""Of a page: little enough to be read at once while others wait."""
 
 
 @dataclass(slots=True)
@@ -112,6 +116,26 @@ class Trajectory:
         end = self._places[seq].end
         return _answer(seq, *self._record(end)) if end else None
 
+    def page(self, first_seq: int) -> list[Logged]:
+        """Calls from a place on that have ended, a bounded number and size of them; those with blobs are left out.
+
+        Raises:
+            TrajectoryCorrupt: the disk has changed one.
+        """
+        assert first_seq >= 0, first_seq
+        found: list[Logged] = []
+        rest = PAGE_BYTES
+        for place in self._places[first_seq : first_seq + PAGE_CALLS]:
+            if place.end is None:
+                continue
+            rest -= sum(frame.text_len + frame.data_len for frame in (place.end, place.exit) if frame is not None)
+            if rest < 0:
+                break
+            answer, exited = self._inline_answer(place, place.end), self._inline_answer(place, place.exit)
+            if answer is not None:
+                found.append(Logged(request_hash=place.request_hash, answer=answer, exit=exited))
+        return found
+
     def entries(self) -> Iterator[Entry]:
         """All calls, in order."""
         return (self.entry(place.seq) for place in self._places)
@@ -181,6 +205,13 @@ class Trajectory:
                     f"where place {self.next_seq} is next (format {FORMAT}); read it with the version that wrote it"
                 )
         self._frames.append(frame)
+
+    def _inline_answer(self, place: Place, frame: Frame | None) -> Answer | None:
+        if frame is None:
+            return None
+        payload = self._payload(frame)
+        text = json.loads(payload.text)
+        return None if "blob" in text else _answer(place.seq, text, payload.data)
 
     def _record(self, frame: Frame) -> tuple[dict[str, Any], bytes]:
         payload = self._payload(frame)
