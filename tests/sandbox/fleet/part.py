@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from benthic.sandbox.local import LocalHost
-from tests.sandbox.bare_driver import BareDriver
+from tests.sandbox.fleet.processes import drivers_of
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 
@@ -47,11 +47,11 @@ class Part:
         return self.process.poll()
 
 
-def sweep(state: Path, trajectories: Path | None = None) -> None:
+def sweep(state: Path, trajectories: Path | None = None, kind: str = "bare") -> None:
     """Ends the sandboxes of a state folder, which outlive their agent but must not outlive the test."""
 
     async def run() -> None:
-        host = LocalHost(state, [BareDriver(state)], trajectories=trajectories)
+        host = LocalHost(state, drivers_of(state.parent, state.name, kind), trajectories=trajectories)
         await host.open(adopts=True)
         for info in await host.sandboxes():
             if host.folders.home(info.id).exists():

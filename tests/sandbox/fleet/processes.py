@@ -4,10 +4,12 @@ import asyncio
 import sys
 from pathlib import Path
 
+from benthic.sandbox.driver import Driver
 from benthic.sandbox.fleet.client import RemoteHost
 from benthic.sandbox.fleet.config import AgentConfig, GatewayConfig
 from benthic.sandbox.fleet.launch import fleet_token, run_agent, run_gateway
 from benthic.sandbox.host import Answer, Request
+from benthic.sandbox.probe import all_drivers
 from benthic.sandbox.records import SandboxSpec
 from benthic.sandbox.wire import unpack_result
 from tests.sandbox.bare_driver import BareDriver
@@ -27,7 +29,9 @@ async def run_gateway_of(root: Path, listen: str, lost_after_s: str) -> None:
     )
 
 
-async def run_agent_of(root: Path, name: str, listen: str, gateway: str, trajectories: str = "") -> None:
+async def run_agent_of(
+    root: Path, name: str, listen: str, gateway: str, trajectories: str = "", kind: str = "bare"
+) -> None:
     config = AgentConfig(
         listen=listen,
         name=name,
@@ -38,13 +42,26 @@ async def run_agent_of(root: Path, name: str, listen: str, gateway: str, traject
         heartbeat_s=0.2,
         min_free_memory_bytes=0,
     )
+    await run_agent(config, drivers_of(root, name, kind))
+
+
+def drivers_of(root: Path, name: str, kind: str) -> list[Driver]:
+    """What a host of that name can make: a kind's own drivers, or the one without isolation."""
+    if kind != "bare":
+        return [driver for driver in all_drivers(root / name) if driver.kind == kind]
     driver = BareDriver(root / name)
     driver.work = root / "work"  # the same on every host, as it is with drivers that isolate
     driver.work.mkdir(exist_ok=True)
-    await run_agent(config, [driver])
+    return [driver]
 
 
-async def run_client(root: Path, key: str, num_calls: int) -> None:
+def spec_of(root: Path, kind: str) -> SandboxSpec:
+    if kind == "bare":
+        return SandboxSpec(kind="container", ttl_s=None, cwd=f"{root}/work")
+    return SandboxSpec(kind=kind, ttl_s=None)  # type: ignore[arg-type]
+
+
+async def run_client(root: Path, key: str, num_calls: int, kind: str = "bare") -> None:
     """The program of a trajectory: each command adds its own line to a file, and says how many there are.
 
     It keeps nothing: started again it makes the same calls, and what it is told goes to a new transcript.
@@ -52,17 +69,16 @@ async def run_client(root: Path, key: str, num_calls: int) -> None:
     transcript = root / f"{key}.{len(list(root.glob(f'{key}.*')))}"
     with transcript.open("w", buffering=1) as said:
         async with RemoteHost(gateway_url(root), token=fleet_token(root / "token"), patience_s=60.0) as host:
-            spec = SandboxSpec(kind="container", ttl_s=None, cwd=f"{root}/work")
-            info = await host.create(spec, key=key)
+            info = await host.create(spec_of(root, kind), key=key)
             said.write(f"sandbox {info.id}\n")
             for seq in range(num_calls):
-                answer = await host.call(info.id, seq, request_of(root, seq))
+                answer = await host.call(info.id, seq, request_of(info.spec.cwd, seq))
                 said.write(f"{seq} {text_of(answer)}\n")
 
 
-def request_of(root: Path, seq: int) -> Request:
+def request_of(cwd: str, seq: int) -> Request:
     if seq % READ_EVERY == READ_EVERY - 1:
-        return Request(verb="read", arguments={"path": f"{root}/work/{COUNTER}"})
+        return Request(verb="read", arguments={"path": f"{cwd}/{COUNTER}"})
     slowly = "sleep 0.05; " if seq % SLOW_EVERY == 0 else ""
     loudly = "; head -c 300000 /dev/zero | tr '\\0' x" if seq % BIG_EVERY == 0 else ""
     shell = f"{slowly}echo {seq} >> {COUNTER}; wc -l < {COUNTER}{loudly}"
@@ -86,4 +102,4 @@ if __name__ == "__main__":
         case "agent":
             asyncio.run(run_agent_of(root, *arguments))
         case "client":
-            asyncio.run(run_client(root, arguments[0], int(arguments[1])))
+            asyncio.run(run_client(root, arguments[0], int(arguments[1]), *arguments[2:]))

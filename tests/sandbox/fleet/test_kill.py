@@ -4,17 +4,22 @@ The proof is a file inside the sandbox to which each command adds its own line. 
 from its beginning each time, as a preempted trainer would be, and must be told the same as before.
 """
 
+import asyncio
 import random
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from benthic.sandbox import Sandbox
+from benthic.sandbox.fleet.client import RemoteHost
 from benthic.sandbox.fleet.launch import fleet_token
 from tests.sandbox.fleet.part import Part, sweep
 from tests.sandbox.fleet.processes import BIG_EVERY, COUNTER, READ_EVERY, gateway_url
+from tests.sandbox.kinds import require_kind
 
 VICTIMS = ("client", "agent", "gateway")
 STANDSTILL_S = 120.0
@@ -24,20 +29,45 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@dataclass
+class Fleet:
+    """A gateway and one agent as processes, and the kind of sandbox that is made there."""
+
+    root: Path
+    kind: str
+
+    def __post_init__(self) -> None:
+        fleet_token(self.root / "token")
+        gateway = gateway_url(self.root)
+        self.parts = {
+            "gateway": Part(self.root, "gateway", gateway, "60"),
+            "agent": Part(self.root, "agent", "h1", f"unix:{self.root}/h1.sock", gateway, "", self.kind),
+        }
+
+    def counter(self, sandbox_id: str) -> list[str]:
+        """The lines of the file, by a call that no log has yet."""
+
+        async def read() -> str:
+            async with RemoteHost(gateway_url(self.root), token=fleet_token(self.root / "token")) as host:
+                return (await (await Sandbox.attach(sandbox_id, host=host)).exec(f"cat {COUNTER}")).text
+
+        return asyncio.run(read()).split()
+
+
 @pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[dict[str, Part]]:
-    gateway = gateway_url(tmp_path)
-    parts = {
-        "gateway": Part(tmp_path, "gateway", gateway, "60"),
-        "agent": Part(tmp_path, "agent", "h1", f"unix:{tmp_path}/h1.sock", gateway),
-    }
-    fleet_token(tmp_path / "token")
-    for part in parts.values():
-        part.start()
-    yield parts
-    for part in parts.values():
-        part.kill()
-    sweep(tmp_path / "h1")
+def fleet(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Fleet]:
+    kind = request.node.callspec.params["kind"]
+    if kind != "bare":
+        require_kind(kind)
+    fleet = Fleet(tmp_path, kind)
+    try:
+        for part in fleet.parts.values():
+            part.start()
+        yield fleet
+    finally:
+        for part in fleet.parts.values():
+            part.kill()
+        sweep(tmp_path / "h1", kind=kind)
 
 
 def transcripts(root: Path, key: str) -> list[list[str]]:
@@ -70,10 +100,11 @@ def strike(parts: dict[str, Part], rng: random.Random) -> int:
     return len(victims)
 
 
-def play(root: Path, fleet: dict[str, Part], key: str, num_calls: int, rng: random.Random) -> int:
+def play(fleet: Fleet, key: str, num_calls: int, rng: random.Random) -> int:
     """One trajectory with kills; returns how many there were."""
-    client = Part(root, "client", key, str(num_calls))
-    parts = {**fleet, "client": client}
+    root = fleet.root
+    client = Part(root, "client", key, str(num_calls), fleet.kind)
+    parts = {**fleet.parts, "client": client}
     client.start()
     points = sorted(rng.sample(range(num_calls), k=max(3, num_calls // 25)))
     num_kills, most, moved_s = 0, 0, time.monotonic()
@@ -94,8 +125,8 @@ def play(root: Path, fleet: dict[str, Part], key: str, num_calls: int, rng: rand
     return num_kills
 
 
-def check(root: Path, key: str, num_calls: int) -> None:
-    told = transcripts(root, key)
+def check(fleet: Fleet, key: str, num_calls: int) -> None:
+    told = transcripts(fleet.root, key)
     sandbox_id = told[-1][0].split()[1]
     whole = [f"sandbox {sandbox_id}", *expected(num_calls)]
     assert told[-1] == whole
@@ -103,22 +134,27 @@ def check(root: Path, key: str, num_calls: int) -> None:
         cut = [line for line, other in zip(lines, whole, strict=False) if line == other]
         assert len(cut) >= len(lines) - 1, "an earlier client was told something else"  # its last line may be cut
     commands = [seq for seq in range(num_calls) if seq % READ_EVERY != READ_EVERY - 1]
-    counted = (root / "h1" / "homes" / sandbox_id / "work" / COUNTER).read_text().split()
-    assert counted == [str(seq) for seq in commands], "a command ran twice, or never, or out of turn"
+    assert fleet.counter(sandbox_id) == [str(seq) for seq in commands], "a command ran twice, or never, or out of turn"
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 @pytest.mark.parametrize(
-    ("num_rounds", "num_calls"),
-    [pytest.param(1, 60, id="one round"), pytest.param(100, 200, id="all rounds", marks=pytest.mark.nightly)],
+    ("kind", "num_rounds", "num_calls"),
+    [
+        pytest.param("bare", 1, 60, id="bare"),
+        pytest.param("function", 1, 40, id="function"),
+        pytest.param("bare", 100, 200, id="bare, all rounds", marks=pytest.mark.nightly),
+        pytest.param("function", 10, 200, id="function, all rounds", marks=pytest.mark.nightly),
+        pytest.param("container", 10, 200, id="container, all rounds", marks=pytest.mark.nightly),
+    ],
 )
 def test_every_command_runs_exactly_once_whoever_is_killed_and_whenever(
-    tmp_path: Path, fleet: dict[str, Part], num_rounds: int, num_calls: int
+    fleet: Fleet, seed: int, kind: str, num_rounds: int, num_calls: int
 ) -> None:
-    rng = random.Random(20261130)
+    rng = random.Random(seed)
     num_kills = 0
     for index in range(num_rounds):
-        num_kills += play(tmp_path, fleet, f"round-{index}", num_calls, rng)
-        check(tmp_path, f"round-{index}", num_calls)
+        num_kills += play(fleet, f"round-{index}", num_calls, rng)
+        check(fleet, f"round-{index}", num_calls)
+        print(f"{kind}, seed {seed}: {index + 1} rounds of {num_calls} calls, {num_kills} kills", flush=True)
     assert num_kills >= 3 * num_rounds
-    print(f"{num_rounds} rounds of {num_calls} calls, {num_kills} kills")
