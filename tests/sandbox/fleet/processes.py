@@ -7,7 +7,6 @@ from pathlib import Path
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.fleet.client import RemoteHost
 from benthic.sandbox.fleet.config import AgentConfig, GatewayConfig
-from benthic.sandbox.fleet.launch import fleet_token, run_agent, run_gateway
 from benthic.sandbox.host import Answer, Request
 from benthic.sandbox.probe import all_drivers
 from benthic.sandbox.records import SandboxSpec
@@ -23,6 +22,8 @@ def gateway_url(root: Path) -> str:
 
 
 async def run_gateway_of(root: Path, listen: str, lost_after_s: str) -> None:
+    from benthic.sandbox.fleet.launch import fleet_token, run_gateway
+
     token = fleet_token(root / "token")
     await run_gateway(
         GatewayConfig(listen=listen, state=root / "gateway.sqlite", token=token, lost_after_s=float(lost_after_s))
@@ -32,6 +33,8 @@ async def run_gateway_of(root: Path, listen: str, lost_after_s: str) -> None:
 async def run_agent_of(
     root: Path, name: str, listen: str, gateway: str, trajectories: str = "", kind: str = "bare"
 ) -> None:
+    from benthic.sandbox.fleet.launch import fleet_token, run_agent  # a second of imports, which clients need not pay
+
     config = AgentConfig(
         listen=listen,
         name=name,
@@ -68,7 +71,7 @@ async def run_client(root: Path, key: str, num_calls: int, kind: str = "bare") -
     """
     transcript = root / f"{key}.{len(list(root.glob(f'{key}.*')))}"
     with transcript.open("w", buffering=1) as said:
-        async with RemoteHost(gateway_url(root), token=fleet_token(root / "token"), patience_s=60.0) as host:
+        async with RemoteHost(gateway_url(root), token=(root / "token").read_text().strip(), patience_s=60.0) as host:
             info = await host.create(spec_of(root, kind), key=key)
             said.write(f"sandbox {info.id}\n")
             for seq in range(num_calls):
