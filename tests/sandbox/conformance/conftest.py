@@ -1,4 +1,7 @@
-"""One host of each kind for the whole suite; a kind without its programs on this machine is skipped with the reason."""
+"""One host of each kind for the whole suite; a kind without its programs on this machine is skipped with the reason.
+
+At a fleet the same suite goes through gateway and agent: what it sees there must be what it sees in process.
+"""
 
 import asyncio
 import contextlib
@@ -11,12 +14,32 @@ import pytest
 
 from benthic.sandbox import LocalHost, Sandbox, SandboxSpec
 from benthic.sandbox.driver import Driver
+from benthic.sandbox.host import Host
 from benthic.sandbox.probe import all_drivers, probe
 from tests.sandbox.bare_driver import BareDriver
 from tests.sandbox.bare_host import needs_unshare
+from tests.sandbox.fleet.small_fleet import small_fleet
 from tests.sandbox.kinds import require_kind
 
 KINDS = [pytest.param("bare", marks=needs_unshare), "function", "container", "microvm", "vm"]
+KINDS += ["function at a fleet", pytest.param("container at a fleet", marks=pytest.mark.nightly)]
+AT_A_FLEET = " at a fleet"
+LONG_AT_A_FLEET = (
+    "test_time_ends_a_command_with_all",
+    "test_silence_ends",
+    "test_an_archive_that_leads_outside",
+    "test_another_host_takes_over",
+)
+"""Of which a fleet's share is the same as of others."""
+LONG_IN_A_VM = "test_a_snapshot_starts_others"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        is_long = AT_A_FLEET in item.name and item.name.startswith(LONG_AT_A_FLEET)
+        if is_long or (item.name.endswith("vm]") and item.name.startswith(LONG_IN_A_VM)):
+            item.add_marker(pytest.mark.nightly)
 
 
 @dataclass
@@ -25,7 +48,9 @@ class Stand:
 
     kind: str
     root: Path
-    host: LocalHost
+    local: LocalHost
+    host: Host
+    """What the suite talks to: the same, or the gateway of its fleet."""
     runner: asyncio.Runner
 
     @property
@@ -54,7 +79,7 @@ class Stand:
 
 @pytest.fixture(scope="session", params=KINDS)
 def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    kind, root = request.param, tmp_path_factory.mktemp("s")
+    kind, root = request.param.removesuffix(AT_A_FLEET), tmp_path_factory.mktemp("s")
     if kind != "bare":
         require_kind(kind)
     drivers: list[Driver] = [BareDriver(root)] if kind == "bare" else []
@@ -66,7 +91,13 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         if not probed[0].is_working:
             probed = runner.run(probe(drivers))
         assert any(result.is_working for result in probed), [result.detail for result in probed]
-        yield Stand(kind, root, host, runner)
+        if request.param.endswith(AT_A_FLEET):
+            fleet = small_fleet(root, ("h1",), hosts={"h1": host})
+            gateway = runner.run(fleet.__aenter__()).client(patience_s=30.0)
+            yield Stand(kind, root, host, gateway, runner)
+            runner.run(fleet.__aexit__(None, None, None))
+        else:
+            yield Stand(kind, root, host, host, runner)
         runner.run(_left_clean(host))
 
 

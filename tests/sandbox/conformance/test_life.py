@@ -26,7 +26,7 @@ def test_a_program_that_is_run_again_gets_the_same_answers_and_nothing_runs_twic
             again = await Sandbox.resume_from(sandbox.id, host=stand.host)
             assert await program(again) == said
             assert await again.read(f"{sandbox.spec.cwd}/runs") == b"x\ny\n"
-            report = await verify(stand.host, stand.host.trajectory(sandbox.id))
+            report = await verify(stand.host, stand.local.trajectory(sandbox.id))
             assert report.first_difference is None, report.first_difference
 
     stand.play(scene)
@@ -68,7 +68,7 @@ def test_forks_share_the_past_and_not_the_future(stand: Stand) -> None:
 
 def test_another_host_takes_over_where_the_first_one_stood(stand: Stand) -> None:
     async def scene() -> None:
-        first = LocalHost(stand.root, stand.host.drivers)
+        first = LocalHost(stand.root, stand.local.drivers)
         await first.open()
         sandbox = await Sandbox.create_from(stand.spec, host=first)
         await sandbox.exec("echo 1 >> f")
@@ -76,7 +76,7 @@ def test_another_host_takes_over_where_the_first_one_stood(stand: Stand) -> None
         await asyncio.sleep(0.4)
         await first.leave()
         await asyncio.gather(running, return_exceptions=True)
-        again = await Sandbox.resume_from(sandbox.id, host=stand.host)
+        again = await Sandbox.resume_from(sandbox.id, host=stand.local)
         assert (await again.exec("echo 1 >> f")).is_replayed
         assert (await again.exec("sleep 1; echo 2 >> f; echo done")).text == "done\n"
         assert (await again.exec("cat f")).text == "1\n2\n"
@@ -106,6 +106,6 @@ def test_the_end_is_the_end(stand: Stand) -> None:
         await sandbox.close()
         with pytest.raises(SandboxDied, match="closed"):
             await sandbox.exec("true")
-        assert not stand.host.folders.home(sandbox.id).exists()
+        assert not stand.local.folders.home(sandbox.id).exists()
 
     stand.play(scene)

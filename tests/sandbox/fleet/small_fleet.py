@@ -1,8 +1,8 @@
-"""A gateway and a few agents over fake hosts, in one process, on unix sockets."""
+"""A gateway and a few agents over fake hosts, or real ones, in one process, on unix sockets."""
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.gateway_routes import gateway_app
 from benthic.sandbox.fleet.serving import serve
 from benthic.sandbox.fleet.status import Capacity
+from benthic.sandbox.host import Host
 from tests.sandbox.fleet.fake_host import FakeHost
 
 FLEET_TOKEN = "the fleet's own"
@@ -20,9 +21,12 @@ ROOM = Capacity(cpus=1000.0, memory_bytes=1 << 50, num_sandboxes=1000)
 
 
 class SmallFleet:
-    def __init__(self, folder: Path, *, lost_after_s: float, capacity: Capacity) -> None:
+    def __init__(
+        self, folder: Path, *, lost_after_s: float, capacity: Capacity, real: Mapping[str, Host] | None = None
+    ) -> None:
         self.folder, self.lost_after_s, self.capacity = folder, lost_after_s, capacity
         self.hosts: dict[str, FakeHost] = {}
+        self.real = real or {}
         self.agents: dict[str, Agent] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
         self.gateway: Gateway | None = None
@@ -46,14 +50,16 @@ class SmallFleet:
             state=self.folder / "gateway.sqlite",
             token=FLEET_TOKEN,
             lost_after_s=self.lost_after_s,
-            orphan_after_s=0.3,
+            orphan_after_s=60.0 if self.real else 0.3,  # real ones take longer to start
         )
         self.gateway = Gateway(config, random.Random(7))
         self.tasks["gateway"] = asyncio.create_task(serve(gateway_app(self.gateway), self.url))
         await self._answers(self.url)
 
     async def start_agent(self, name: str, host: FakeHost | None = None, *, trajectories: str = "") -> None:
-        self.hosts[name] = host or self.hosts.get(name) or FakeHost(name[-1])
+        owner = self.real.get(name)
+        if owner is None:
+            owner = self.hosts[name] = host or self.hosts.get(name) or FakeHost(name[-1])
         config = AgentConfig(
             listen=self.agent_url(name),
             name=name,
@@ -63,7 +69,7 @@ class SmallFleet:
             max_starting=4,
             min_free_memory_bytes=0,
         )
-        agent = self.agents[name] = Agent(self.hosts[name], config, capacity=self.capacity, trajectories=trajectories)
+        agent = self.agents[name] = Agent(owner, config, capacity=self.capacity, trajectories=trajectories)
         self.tasks[name] = asyncio.create_task(serve(agent_app(agent), self.agent_url(name)))
         await self._answers(self.agent_url(name))
         await self.until(lambda: any(e.status.incarnation == agent.once.incarnation for e in self.state.hosts.all()))
@@ -92,9 +98,14 @@ class SmallFleet:
 
 @asynccontextmanager
 async def small_fleet(
-    folder: Path, names: tuple[str, ...] = ("h1",), *, lost_after_s: float = 30.0, capacity: Capacity = ROOM
+    folder: Path,
+    names: tuple[str, ...] = ("h1",),
+    *,
+    lost_after_s: float = 30.0,
+    capacity: Capacity = ROOM,
+    hosts: Mapping[str, Host] | None = None,
 ) -> AsyncIterator[SmallFleet]:
-    fleet = SmallFleet(folder, lost_after_s=lost_after_s, capacity=capacity)
+    fleet = SmallFleet(folder, lost_after_s=lost_after_s, capacity=capacity, real=hosts)
     try:
         await fleet.start_gateway()
         for name in names:
