@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.drivers.container import ContainerDriver
+from benthic.sandbox.drivers.firecracker import firecracker_driver
 from benthic.sandbox.drivers.function import FunctionDriver
 from benthic.sandbox.drivers.microvm import microvm_driver
 from benthic.sandbox.drivers.vm import vm_driver
@@ -27,6 +28,7 @@ def all_drivers(root: Path) -> list[Driver]:
         FunctionDriver(root, store),
         ContainerDriver(root, store, runtime="crun"),
         ContainerDriver(root, store, runtime="runc"),
+        firecracker_driver(root, store),
         microvm_driver(root, store),
         vm_driver(root, store),
     ]

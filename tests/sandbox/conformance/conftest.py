@@ -1,5 +1,6 @@
 """One host of each kind for the whole suite; a kind without its programs on this machine is skipped with the reason.
 
+`firecracker` is Firecracker's driver over a program that plays Firecracker.
 At a fleet the same suite goes through gateway and agent: what it sees there must be what it sees in process.
 """
 
@@ -12,16 +13,18 @@ from typing import Any
 
 import pytest
 
-from benthic.sandbox import LocalHost, Sandbox, SandboxSpec
+from benthic.sandbox import Limits, LocalHost, Sandbox, SandboxSpec
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.host import Host
 from benthic.sandbox.probe import all_drivers, probe
+from benthic.sandbox.records import MIB
 from tests.sandbox.bare_driver import BareDriver
 from tests.sandbox.bare_host import needs_unshare
+from tests.sandbox.drivers.firecrackers import played_firecracker, playing_driver
 from tests.sandbox.fleet.small_fleet import small_fleet
 from tests.sandbox.kinds import require_kind
 
-KINDS = [pytest.param("bare", marks=needs_unshare), "function", "container", "microvm", "vm"]
+KINDS = [pytest.param("bare", marks=needs_unshare), "function", "container", "microvm", "vm", "firecracker"]
 KINDS += ["function at a fleet", pytest.param("container at a fleet", marks=pytest.mark.nightly)]
 AT_A_FLEET = " at a fleet"
 LONG_AT_A_FLEET = (
@@ -57,6 +60,8 @@ class Stand:
     def spec(self) -> SandboxSpec:
         if self.kind == "bare":
             return SandboxSpec(kind="container", cwd=str(self.root / "work"))
+        if self.kind == "firecracker":  # whose memory is hashed whole for a snapshot
+            return SandboxSpec(kind="microvm", limits=Limits(memory_bytes=64 * MIB, disk_bytes=64 * MIB))
         return SandboxSpec(kind=self.kind)  # type: ignore[arg-type]
 
     @property
@@ -80,11 +85,15 @@ class Stand:
 @pytest.fixture(scope="session", params=KINDS)
 def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     kind, root = request.param.removesuffix(AT_A_FLEET), tmp_path_factory.mktemp("s")
-    if kind != "bare":
-        require_kind(kind)
-    drivers: list[Driver] = [BareDriver(root)] if kind == "bare" else []
-    drivers += [driver for driver in all_drivers(root) if driver.kind == kind]
-    with asyncio.Runner() as runner:
+    with contextlib.ExitStack() as stack:
+        drivers: list[Driver] = [driver for driver in all_drivers(root) if driver.kind == kind]
+        if kind == "bare":
+            drivers = [BareDriver(root)]
+        elif kind == "firecracker":
+            drivers = [playing_driver(root, stack.enter_context(played_firecracker()))]
+        else:
+            require_kind(kind)
+        runner = stack.enter_context(asyncio.Runner())
         host = LocalHost(root, drivers)
         runner.run(host.open())
         probed = runner.run(probe(drivers[:1]))

@@ -179,6 +179,18 @@ def test_it_is_adopted_by_its_home_and_its_death_has_a_reason(driver: QemuDriver
     asyncio.run(check())
 
 
+def test_a_machine_that_is_switched_off_ends(driver: QemuDriver) -> None:
+    async def check() -> None:
+        async with started(driver) as one:
+            began = time.monotonic()
+            await one.guest.shutdown()
+            while await one.machine.death() is None:
+                assert time.monotonic() - began < 20
+                await asyncio.sleep(0.05)
+
+    asyncio.run(check())
+
+
 def test_what_belongs_to_no_home_is_swept(driver: QemuDriver) -> None:
     async def check() -> None:
         async with started(driver) as one:

@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-MODULES = ("virtio_mmio", "virtio_pci", "virtio_console", "virtio_blk", "erofs", "overlay")
+VSOCK = "vmw_vsock_virtio_transport"
+MODULES = ("virtio_mmio", "virtio_pci", "virtio_console", "virtio_blk", VSOCK, "erofs", "overlay")
 """What virtual machines use; one that is built into the kernel is not there as a file."""
 
 _DEPENDS = re.compile(rb"\0depends=([^\0]*)\0")

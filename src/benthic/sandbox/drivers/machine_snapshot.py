@@ -27,10 +27,12 @@ def keep_snapshot(
         shape: what a machine must have in common with the one that the snapshot is of.
         source: where it comes from, for people.
     """
+    digests = {file: _digest(file) for file in files}
     record = files[0].parent / "record"
-    record.write_text(json.dumps(shape | {file.name: _digest(file) for file in files}, sort_keys=True))
+    record.write_text(json.dumps(shape | {file.name: digest for file, digest in digests.items()}, sort_keys=True))
+    digests = {record: _digest(record), **digests}
     with store.adding():
-        blobs = [store.add_blob(path, _digest(path), source=source) for path in (record, *files)]
+        blobs = [store.add_blob(path, digest, source=source) for path, digest in digests.items()]
         store.hold(f"{SNAPSHOT}{name}", [blob.digest for blob in blobs])
     return SnapshotRef(
         id=uuid4().hex[:12],

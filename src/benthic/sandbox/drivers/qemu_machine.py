@@ -25,7 +25,8 @@ from benthic.sandbox.images import Store
 from benthic.sandbox.linux import Cgroup, HomeState, ProcessId, UidPool, build_filter
 from benthic.sandbox.records import CallResult, FunctionCall, Limits, Reason, SandboxSpec, SnapshotRef, Usage
 
-_OOM_LINE = re.compile(r"Out of memory: Killed process|Memory cgroup out of memory: Killed process")
+OOM_LINE = re.compile(r"Out of memory: Killed process|Memory cgroup out of memory: Killed process")
+"""Of a guest's kernel, on its console."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,4 +170,4 @@ async def remove_resources(
 
 async def _new_oom_kills(control: Qmp) -> int:
     console = await control.execute("ringbuf-read", device="console", size=1 << 16)
-    return len(_OOM_LINE.findall(console))
+    return len(OOM_LINE.findall(console))

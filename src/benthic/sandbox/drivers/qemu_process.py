@@ -43,7 +43,7 @@ def start_qemu(
             (home / file).unlink(missing_ok=True)
             descriptors.numbers[role] = stack.enter_context(listening(home / file)).fileno()
         for role, path in files.items():
-            descriptors.numbers[role] = stack.enter_context(_opened(path, is_written=role in _WRITTEN))
+            descriptors.numbers[role] = stack.enter_context(opened(path, is_written=role in _WRITTEN))
         argv = command_line(hardware, descriptors, name=f"{_NAME}{name}", is_template=is_template, is_clone=is_clone)
         log = stack.enter_context((home / LOG).open("wb"))
         try:
@@ -61,9 +61,13 @@ def start_qemu(
             raise StartFailed(f"{argv[0]} cannot be started: {error.strerror}", stage="start qemu") from None
 
 
-def running(tag: str) -> Iterator[tuple[str, ProcessId]]:
-    """The QEMUs of one state root, by the names of their homes, whoever started them."""
-    begin = f"{_NAME}{tag}-".encode()
+def running(tag: str, program: str = _NAME) -> Iterator[tuple[str, ProcessId]]:
+    """The machines of one state root, by the names of their homes, whoever started them.
+
+    Args:
+        program: how their names begin; QEMU's, unless given.
+    """
+    begin = f"{program}{tag}-".encode()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal():
             continue
@@ -73,7 +77,7 @@ def running(tag: str) -> Iterator[tuple[str, ProcessId]]:
         except OSError:  # ended meanwhile
             continue
         names = [word for word in words if word.startswith(begin)]
-        # The shell that joins the group has the same words behind its own, and is QEMU a moment later.
+        # The shell that joins the group has the same words behind its own, and is the machine a moment later.
         if process is not None and names:
             yield names[0].removeprefix(begin).decode("ascii", "replace"), process
 
@@ -105,7 +109,12 @@ def identity(process: "subprocess.Popen[bytes]", home: Path) -> ProcessId:
 
 
 @contextmanager
-def _opened(path: Path, *, is_written: bool) -> Iterator[int]:
+def opened(path: Path, *, is_written: bool) -> Iterator[int]:
+    """A file for a machine that may not look for it by its path.
+
+    Raises:
+        StartFailed: it cannot be opened.
+    """
     try:
         descriptor = os.open(path, (os.O_RDWR if is_written else os.O_RDONLY) | os.O_CLOEXEC)
     except OSError as error:

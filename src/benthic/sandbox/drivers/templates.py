@@ -71,6 +71,11 @@ class Templates:
         return await made_once(self.store, key, digests, lambda draft: self._make(draft, hardware, limits, saved))
 
     @staticmethod
+    def maker_name() -> str:
+        """For a template's machine, made by this process."""
+        return f"{_MAKER}{os.getpid()}-{uuid4().hex[:8]}"
+
+    @staticmethod
     def is_being_made(name: str) -> bool:
         """Whether this is the name of a template's machine whose maker lives."""
         pid = name.removeprefix(_MAKER).partition("-")[0]
@@ -165,7 +170,7 @@ async def _running(draft: Path, hardware: Hardware, tag: str, *, is_clone: bool 
     files |= {"kernel": hardware.kernel, "initramfs": hardware.initramfs}
     if hardware.board.disk_format == "qcow2":
         files["base"] = draft / EMPTY  # never read: the template's own disk stands alone
-    name = f"{tag}-{_MAKER}{os.getpid()}-{uuid4().hex[:8]}"
+    name = f"{tag}-{Templates.maker_name()}"
     process = start_qemu(hardware, draft, files, Launch(), name=name, is_template=True, is_clone=is_clone)
     try:
         yield draft

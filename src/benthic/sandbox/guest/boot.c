@@ -4,12 +4,15 @@
  *   layers=N     disks with the serial numbers layer0 (the lowest), layer1, ... hold EROFS layers
  *   threads=N    processes and threads of the whole machine
  *   shm_bytes=N  what /dev/shm holds     shm_files=N  and how many
+ *   ordered=1    disks have no such serial numbers: they are layer0, layer1, ..., upper in the order of their devices
+ *   vsock=N      the host comes by this port of a vsock, and not by a virtio-serial port
  * A disk with the serial number `upper` holds an ext4 file system for what the sandbox writes.
  *
  * Afterwards the root is an overlay of these, nothing of the initramfs can be reached, and init runs from memory.
  */
 #define _GNU_SOURCE
 #include "boot.h"
+#include "linux_abi.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -34,6 +37,12 @@
 #define DEVICE_WAIT_MS 10000
 #define MAX_LAYERS 24
 
+void end_machine(void) {
+    if (getpid() != 1) return; /* it is not ours */
+    sync();
+    reboot(RB_AUTOBOOT); /* whoever emulates a machine ends with it; some know no other way of switching it off */
+}
+
 static void fail(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
@@ -41,8 +50,7 @@ static void fail(const char *format, ...) {
     vfprintf(stderr, format, arguments);
     fprintf(stderr, ": %s\n", strerror(errno));
     va_end(arguments);
-    sync();
-    reboot(RB_POWER_OFF);
+    end_machine();
     _exit(1);
 }
 
@@ -96,8 +104,9 @@ static void find_disk(const char *serial, char *device, size_t size) {
     }
 }
 
-static void mount_disk(const char *serial, const char *target, const char *type, unsigned long flags) {
+static void mount_disk(const char *serial, int place, const char *target, const char *type, unsigned long flags) {
     char device[16] = "";
+    if (number("ordered", 0)) snprintf(device, sizeof device, "/dev/vd%c", 'a' + place);
     for (int waited_ms = 0; !*device && waited_ms < DEVICE_WAIT_MS; waited_ms += 2) {
         find_disk(serial, device, sizeof device);
         if (!*device) wait_a_little();
@@ -120,15 +129,16 @@ static void mount_layers(int num_layers, char *lower, size_t size) {
         char serial[16], target[32];
         snprintf(serial, sizeof serial, "layer%d", index);
         snprintf(target, sizeof target, "/layers/%d", index);
-        mount_disk(serial, target, "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV);
+        mount_disk(serial, index, target, "erofs", MS_RDONLY | MS_NOSUID | MS_NODEV);
         snprintf(lower + strlen(lower), size - strlen(lower), "%s%s", *lower ? ":" : "", target);
     }
 }
 
 static void mount_root(void) {
     char lower[MAX_LAYERS * 16], options[MAX_LAYERS * 16 + 128];
-    mount_layers((int)number("layers", 1), lower, sizeof lower);
-    mount_disk("upper", "/upper", "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME);
+    int num_layers = (int)number("layers", 1);
+    mount_layers(num_layers, lower, sizeof lower);
+    mount_disk("upper", num_layers, "/upper", "ext4", MS_NOSUID | MS_NODEV | MS_NOATIME);
     if (mkdir("/upper/data", 0755) && errno != EEXIST) fail("mkdir /upper/data");
     if (mkdir("/upper/work", 0700) && errno != EEXIST) fail("mkdir /upper/work");
     snprintf(options, sizeof options, "lowerdir=%s,upperdir=/upper/data,workdir=/upper/work", lower);
@@ -142,7 +152,7 @@ static void make_device(const char *path, mode_t mode, dev_t device) {
 /* The few devices that programs expect, and the port; the kernel's own folder has disks and memory in it. */
 static void make_devices(const char *port) {
     struct stat status;
-    if (stat(port, &status)) fail("stat %s", port);
+    if (port && stat(port, &status)) fail("stat %s", port);
     mounted("dev", "/root/dev", "tmpfs", MS_NOSUID | MS_NOEXEC, "mode=755,size=64k,nr_inodes=64");
     if (chdir("/root/dev")) fail("enter /root/dev");
     make_device("null", 0666, makedev(1, 3));
@@ -151,7 +161,7 @@ static void make_devices(const char *port) {
     make_device("random", 0666, makedev(1, 8));
     make_device("urandom", 0666, makedev(1, 9));
     make_device("tty", 0666, makedev(5, 0));
-    make_device(strrchr(port, '/') + 1, 0600, status.st_rdev);
+    if (port) make_device(strrchr(port, '/') + 1, 0600, status.st_rdev);
     static const char *const links[][2] = {
         {"/proc/self/fd", "fd"}, {"fd/0", "stdin"}, {"fd/1", "stdout"}, {"fd/2", "stderr"}, {"pts/ptmx", "ptmx"}};
     for (size_t index = 0; index < sizeof links / sizeof *links; index++)
@@ -241,16 +251,35 @@ static void wait_for_port(char *device, size_t size) {
     fail("find the port to the host");
 }
 
-const char *boot_machine(void) {
+/* A socket that the host's connections arrive at. */
+static int listen_vsock(unsigned port) {
+    struct vsock_address address = {.family = VSOCK_FAMILY, .port = port, .cid = VSOCK_ANY_CID};
+    int sock = socket(VSOCK_FAMILY, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (sock < 0 || bind(sock, (struct sockaddr *)&address, sizeof address) || listen(sock, 8))
+        fail("listen at port %u of the vsock", port);
+    int listener = fcntl(sock, F_DUPFD_CLOEXEC, 3); /* whatever the kernel has opened for us */
+    close(sock);
+    return listener;
+}
+
+int boot_machine(const char **device_of_port) {
     static char device[300];
+    long vsock_port;
+    int listener = -1;
     umask(0);
     mounted("dev", "/dev", "devtmpfs", MS_NOSUID, "mode=755");
     mounted("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
     mounted("sys", "/sys", "sysfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL);
     load_modules();
     mount_root();
-    wait_for_port(device, sizeof device);
-    enter_root(device);
+    vsock_port = number("vsock", 0);
+    if (vsock_port > 0) {
+        listener = listen_vsock((unsigned)vsock_port);
+    } else {
+        wait_for_port(device, sizeof device);
+        *device_of_port = device;
+    }
+    enter_root(*device_of_port);
     raise_loopback();
     sethostname("sandbox", 7);
     restrict_kernel();
@@ -258,5 +287,5 @@ const char *boot_machine(void) {
     /* Whoever ends a hundred busy processes on one processor must not wait behind each of them. */
     setpriority(PRIO_PROCESS, 0, -15);
     umask(022);
-    return device;
+    return listener;
 }

@@ -238,6 +238,7 @@ struct init {
     struct job *jobs;
     int64_t now_ms;       /* running time: a machine that was frozen does not notice */
     bool is_stopping;
+    bool is_machine;      /* booted by us, and ended by us */
 };
 
 void call_handle(struct init *init, struct frame *frame);

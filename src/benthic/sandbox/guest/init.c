@@ -2,7 +2,7 @@
  *
  *     init --listen-fd N      an inherited listening unix socket; the newest connection replaces the older one
  *     init --device PATH      a virtio-serial port or a serial line
- *     init --boot             the first program of a virtual machine, which finds its port by itself
+ *     init --boot             the first program of a virtual machine, which finds its way to the host by itself
  *
  * It keeps nothing of its environment, can be neither traced nor dumped, and adopts what its jobs orphan: a child that
  * it does not know is what a killed monitor left behind, and is ended.
@@ -20,7 +20,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/reboot.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -321,20 +320,20 @@ static void end_all(struct init *init)
 {
     kill_tree(SIGKILL);
     disconnect(init);
-    if (getpid() != 1 || !init->device)
-        return;
-    sync();
-    reboot(RB_POWER_OFF);
+    if (init->is_machine)
+        end_machine();
 }
 
 static bool parse_arguments(struct init *init, int argc, char **argv)
 {
-    if (argc == 2 && !strcmp(argv[1], "--boot"))
-        init->device = boot_machine();
-    else if (argc == 3 && !strcmp(argv[1], "--listen-fd"))
+    if (argc == 2 && !strcmp(argv[1], "--boot")) {
+        init->is_machine = true;
+        init->listener = boot_machine(&init->device);
+    } else if (argc == 3 && !strcmp(argv[1], "--listen-fd")) {
         init->listener = atoi(argv[2]);
-    else if (argc == 3 && !strcmp(argv[1], "--device"))
+    } else if (argc == 3 && !strcmp(argv[1], "--device")) {
         init->device = argv[2];
+    }
     return init->listener >= 3 || init->device;
 }
 

@@ -9,9 +9,18 @@
 #define FILTER_MODE 2                 /* SECCOMP_MODE_FILTER */
 #define RESEED_RANDOM _IO('R', 7)     /* RNDRESEEDCRNG */
 
+#define VSOCK_FAMILY 40               /* AF_VSOCK */
+#define VSOCK_ANY_CID 0xffffffffu
+
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
+
+struct vsock_address {
+    uint16_t family, reserved;
+    uint32_t port, cid;
+    uint8_t zero[4];
+};
 
 struct cap_header {
     uint32_t version;

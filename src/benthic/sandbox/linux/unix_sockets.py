@@ -1,7 +1,9 @@
 """Unix sockets in homes, whose paths may be longer than the 108 bytes that a socket's address holds."""
 
+import errno
 import os
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,23 @@ def short_path(path: Path) -> Iterator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}"
     finally:
         os.close(folder)
+
+
+@contextmanager
+def socket_of(path: Path, uid: int) -> Iterator[str]:
+    """A path to the socket there, in a folder of a program that is not trusted: it may have put a link to another one.
+
+    Raises:
+        OSError: there is nothing, or no socket of that user's.
+    """
+    handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != uid:
+            raise PermissionError(errno.EPERM, f"no socket of uid {uid}", str(path))
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
 
 
 @contextmanager
