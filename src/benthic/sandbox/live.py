@@ -274,8 +274,8 @@ class LiveSandbox:
         """The ledger's way to the machine."""
         refuse_if_doubtful(self.log, seq)
         if request.verb == "snapshot":
-            name = request.arguments.get("name") or f"{self.record.id}-{seq}"
-            return Answer(value=encode(await self.snapshot(name)))
+            name = request.arguments.get("name") or seq
+            return Answer(value=encode(await self.snapshot(f"{self.record.id}-{name}")))
         if request.verb == "fork":
             return Answer(value={"ids": await self._owner.make_forks(self, seq, request.arguments["count"])})
         while not self._gate.is_set():

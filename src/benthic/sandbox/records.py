@@ -5,13 +5,15 @@ the trajectory log. Paths inside a sandbox are absolute POSIX paths.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
 
 Kind = Literal["function", "container", "microvm", "vm"]
 KINDS: tuple[Kind, ...] = ("function", "container", "microvm", "vm")
 MIB = 1 << 20
+MOST = 1e15
+"""No limit is larger: sums of them stay exact."""
 
 
 class State(StrEnum):
@@ -69,6 +71,12 @@ class Limits:
     upload_bytes: int = 100 * MIB
     """One transfer, in or out."""
 
+    def __post_init__(self) -> None:
+        for limit in fields(self):
+            value = getattr(self, limit.name)
+            if not isinstance(value, str) and not 0 < value <= MOST:
+                raise ValueError(f"{limit.name} must be above 0 and at most {MOST:g}, and is {value}")
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -77,6 +85,10 @@ class Rule:
     host: str
     """A name, an address, or a network such as 10.0.0.0/8; a leading dot allows every name below."""
     port: int
+
+    def __post_init__(self) -> None:
+        if not self.host or not 0 < self.port < 1 << 16:
+            raise ValueError(f"a destination must be host:port, such as pypi.org:443, and is {self.host!r}:{self.port}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +137,16 @@ class SandboxSpec:
     snapshot_every: int | None = None
     """A snapshot after this many mutating commands, which bounds what a rebuild must run again."""
 
+    def __post_init__(self) -> None:
+        if not self.cwd.startswith("/"):
+            raise ValueError(f"cwd must be an absolute path, such as /work, and is {self.cwd!r}")
+        for name, value in self.env:
+            if not name or "=" in name or "\0" in name + value:
+                raise ValueError(f"env must have names without = and no NUL characters, and has {name!r}={value!r}")
+        _check_seconds(self, "ttl_s", "idle_ttl_s")
+        if self.snapshot_every is not None and self.snapshot_every < 1:
+            raise ValueError(f"snapshot_every must be 1 or more, or None for never, and is {self.snapshot_every}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
@@ -162,10 +184,7 @@ class Command:
             raise ValueError("argv is empty; it must name a program")
         if self.user not in (None, "root"):
             raise ValueError(f"user must be 'root' or None, the sandbox's own user, and is {self.user!r}")
-        for name in ("timeout_s", "quiet_timeout_s"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ValueError(f"{name} must be a number of seconds above 0, or None for no limit, and is {value}")
+        _check_seconds(self, "timeout_s", "quiet_timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,6 +228,9 @@ class FunctionCall:
     """JSON values."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     timeout_s: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        _check_seconds(self, "timeout_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,3 +306,10 @@ class ProbeResult:
     detail: str
     """Version and start time, or why not and what would mend it."""
     start_s: float | None = None
+
+
+def _check_seconds(record: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(f"{name} must be a number of seconds above 0, or None for no limit, and is {value}")

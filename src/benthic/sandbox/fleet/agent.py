@@ -23,7 +23,7 @@ from benthic.sandbox.fleet.host_routes import host_router
 from benthic.sandbox.fleet.metrics import CONTENT_TYPE, AgentMetrics
 from benthic.sandbox.fleet.once import Once
 from benthic.sandbox.fleet.plain_routes import plain_router
-from benthic.sandbox.fleet.responses import error_response
+from benthic.sandbox.fleet.responses import refuse_in_words
 from benthic.sandbox.fleet.status import Capacity, HostStatus, SandboxStatus
 from benthic.sandbox.fleet.terminal import terminal_router
 from benthic.sandbox.host import Host, Rebuilt, SandboxInfo
@@ -186,7 +186,7 @@ def agent_app(agent: Agent) -> FastAPI:
     app.include_router(host_router(agent.host, agent, agent.once))
     app.include_router(plain_router(agent.host, agent.once))
     app.include_router(terminal_router(lambda socket, sandbox_id: agent.host))
-    app.add_exception_handler(BenthicError, lambda _, error: error_response(error))
+    refuse_in_words(app)
     app.add_middleware(FleetAccess, token=agent.config.token, incarnation=agent.once.incarnation)
 
     @app.get("/health")

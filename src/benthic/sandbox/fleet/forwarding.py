@@ -5,12 +5,12 @@ asks again, until the host is back or the watcher has given it up. Here nothing 
 """
 
 import contextlib
+import re
 from collections.abc import AsyncIterator, Mapping
-from urllib.parse import quote
 
 import httpx
+from fastapi import HTTPException, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
 from fastapi.responses import StreamingResponse
 
 from benthic.sandbox.errors import HostUnreachable
@@ -21,6 +21,12 @@ from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.responses import body_of, seconds_of
 from benthic.sandbox.fleet.sandbox_rows import SandboxRow
 
+_PATH = re.compile(
+    r"/(exec|files|pause|resume|renew|snapshot|fork|branch|expose|log|checkpoint|incarnation|calls"
+    r"|(calls|streams)/[0-9]{1,18}|jobs/[0-9]{1,18}/(output|wait|signal|input|resize))"
+)
+"""What may follow a sandbox's name. Nothing else is passed on: a path such as `/../OTHER/exec` would reach a sandbox
+whose owner was never asked, with the fleet's own token."""
 _PASSED_ON = (names.REQUEST_ID, names.AGAIN, "content-type", "accept")
 _PASSED_BACK = (names.INCARNATION, names.RETRY, "retry-after", "content-type")
 
@@ -40,7 +46,10 @@ async def forward(
     Raises:
         HostUnreachable: the host does not answer now.
         SandboxDied: it is no more.
+        HTTPException: no host has such a path.
     """
+    if not _PATH.fullmatch(rest):
+        raise HTTPException(404)
     body = await body_of(http) if body is None else body
     hold_s = seconds_of(http.headers.get(names.HOLD))
     while True:
@@ -58,7 +67,7 @@ async def _send(gateway: Gateway, row: SandboxRow, rest: str, http: HttpRequest,
     host = gateway.open_host(row)
     sent = {name: http.headers[name] for name in _PASSED_ON if name in http.headers} | {names.HOLD: str(HOLD_S)}
     query = f"?{http.url.query}" if http.url.query else ""
-    path = f"/sandboxes/{row.id}{quote(rest)}{query}"
+    path = f"/sandboxes/{row.id}{rest}{query}"
     try:
         return await host.host.connection.open(http.method, path, body, sent)
     except httpx.TransportError as error:

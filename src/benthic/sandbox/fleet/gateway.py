@@ -183,7 +183,7 @@ class Gateway:
     def _choose(self, project: str, spec: SandboxSpec, snapshot: SnapshotRef | None, refused: frozenset[str]) -> str:
         candidates = self.hosts.candidates(spec)
         if snapshot is not None:
-            home = self.sandboxes.home_of_snapshot(snapshot.id, project)
+            home = self.sandboxes.home_of_snapshot(snapshot, project)
             candidates = [host for host in candidates if home in (None, host.name)]
         try:
             return place(candidates, spec, refused, self.rng)

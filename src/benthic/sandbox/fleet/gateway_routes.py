@@ -12,7 +12,7 @@ from fastapi import FastAPI, Response, WebSocket
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
-from benthic.errors import BenthicError, RequestError
+from benthic.errors import RequestError
 from benthic.sandbox.errors import HostUnreachable, SandboxDied, TokenRefused
 from benthic.sandbox.fleet import headers as names
 from benthic.sandbox.fleet.forwarding import forward
@@ -23,7 +23,7 @@ from benthic.sandbox.fleet.once import Once
 from benthic.sandbox.fleet.project_routes import project_router
 from benthic.sandbox.fleet.projects import DEFAULT_PROJECT, Caller
 from benthic.sandbox.fleet.rebuild import rebuild
-from benthic.sandbox.fleet.responses import Answering, body_of, error_response, json_of, object_of
+from benthic.sandbox.fleet.responses import Answering, body_of, json_of, object_of, refuse_in_words
 from benthic.sandbox.fleet.sandbox_rows import SandboxRow
 from benthic.sandbox.fleet.status import HostStatus
 from benthic.sandbox.fleet.terminal import terminal_router
@@ -47,7 +47,7 @@ def gateway_app(gateway: Gateway) -> FastAPI:
         await gateway.aclose()
 
     app = FastAPI(title="Benthic sandbox gateway", lifespan=lifespan)
-    app.add_exception_handler(BenthicError, _refuse)
+    refuse_in_words(app)
     _add_fleet(app, gateway)
     app.include_router(project_router(gateway.projects, lambda http: _must_be_admin(gateway, http)))
     _add_sandboxes(app, gateway, Answering(once))
@@ -112,7 +112,7 @@ def _add_sandboxes(app: FastAPI, gateway: Gateway, answering: Answering) -> None
         fields = await json_of(http)
         spec, key, snapshot = creation_of(fields)
         can_rebuild = field_of(fields, "rebuild", bool, default=False)
-        if snapshot is not None and gateway.sandboxes.home_of_snapshot(snapshot.id, caller.project) is None:
+        if snapshot is not None and gateway.sandboxes.home_of_snapshot(snapshot, caller.project) is None:
             raise RequestError(f"snapshot {snapshot.id!r} is unknown to project {caller.project!r}", param="snapshot")
         return await answering.held(
             http,
@@ -154,7 +154,7 @@ def _add_sandboxes(app: FastAPI, gateway: Gateway, answering: Answering) -> None
         response = await forward(gateway, row, "/snapshot", http)
         if response.status_code == 200:
             ref = decode(SnapshotRef, json.loads(bytes(response.body)))
-            gateway.sandboxes.add_snapshot(ref.id, row.project, row.host)
+            gateway.sandboxes.add_snapshot(ref, row.project, row.host)
         return response
 
     @app.api_route("/sandboxes/{sandbox_id}/{rest:path}", methods=["GET", "POST", "PUT", "DELETE"])
@@ -211,8 +211,3 @@ def _caller(gateway: Gateway, http: HttpRequest) -> Caller:
 def _must_be_admin(gateway: Gateway, http: HttpRequest) -> None:
     if not _caller(gateway, http).is_admin:
         raise TokenRefused("this is for the fleet's own token, or an administrator's")
-
-
-async def _refuse(_: HttpRequest, error: Exception) -> Response:
-    assert isinstance(error, BenthicError)
-    return error_response(error)

@@ -125,6 +125,10 @@ def _add_calls(router: APIRouter, host: Host, answering: Answering) -> None:
     @router.post("/sandboxes/{sandbox_id}/calls/{seq}")
     async def call(sandbox_id: str, seq: int, http: HttpRequest) -> Response:
         request = request_of(one_frame(await body_of(http)))
+        if request.verb in ("snapshot", "fork"):  # else they would pass by whoever counts sandboxes
+            raise RequestError(
+                f"{request.verb} has a path of its own; POST it to /sandboxes/{sandbox_id}/{request.verb}"
+            )
         return await answering.held(
             http, lambda: host.call(sandbox_id, seq, request), answer_response, is_remembered=False
         )

@@ -9,11 +9,14 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
+from fastapi import FastAPI, Response
 from fastapi import Request as HttpRequest
-from fastapi import Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException as HttpError
 
-from benthic.errors import BenthicError, CapacityError, RequestError, SandboxError
+from benthic.errors import BenthicError, CapacityError, RequestError, SandboxError, shown
 from benthic.sandbox.errors import HostUnreachable
 from benthic.sandbox.fleet import headers as names
 from benthic.sandbox.fleet.frames import CONTENT_TYPE, END, PING, Frame, answer_frame, item_frame, logged_frames
@@ -27,14 +30,39 @@ MAX_BODY_BYTES = 256 << 20
 _log = logging.getLogger(__name__)
 
 
-def error_response(error: BenthicError) -> JSONResponse:
+def error_response(error: BenthicError, status: int | None = None) -> JSONResponse:
     """The response that `error_of` of a connection reads back; what may pass is marked as worth another try."""
     packed = pack_error(error)
     body = {"error": packed.error, "message": str(error), "value": packed.value}
     body |= {"data": packed.data.hex()} if packed.data else {}
     may_pass = isinstance(error, CapacityError | HostUnreachable)
     extra = {names.RETRY: "1", "retry-after": "1"} if may_pass else {}
-    return JSONResponse(body, names.status_of(error), extra)
+    return JSONResponse(body, status or names.status_of(error), extra)
+
+
+def refuse_in_words(app: FastAPI) -> None:
+    """Every refusal of an application has the same form, also of what no route takes."""
+
+    def refused(_: HttpRequest, error: Exception) -> Response:
+        assert isinstance(error, BenthicError)
+        return error_response(error)
+
+    def unroutable(http: HttpRequest, error: Exception) -> Response:
+        assert isinstance(error, HttpError)
+        takes = Headers(error.headers).get("allow")
+        what = f"does not take {http.method}; it takes {takes}" if takes else "is no path of this server"
+        problem = RequestError(f"{shown(http.url.path)} {what}; docs/sandbox-fleet.md lists all")
+        return error_response(problem, error.status_code)
+
+    def invalid(_: HttpRequest, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return error_response(RequestError(f"{name}: {first['msg']}, and is {shown(first['input'])}", param=name))
+
+    app.add_exception_handler(BenthicError, refused)
+    app.add_exception_handler(HttpError, unroutable)
+    app.add_exception_handler(RequestValidationError, invalid)
 
 
 def answer_response(answer: Answer) -> Response:
@@ -65,7 +93,7 @@ class Answering:
         hold_s = seconds_of(http.headers.get(names.HOLD))
         try:
             task = self._once.start(
-                http.headers.get(names.REQUEST_ID) or uuid.uuid4().hex,
+                _name_of(http),
                 make,
                 again_for=http.headers.get(names.AGAIN),
                 is_remembered=is_remembered,
@@ -83,6 +111,14 @@ class Answering:
     def streamed(self, items: AsyncIterator[Chunk | Answer]) -> Response:
         """The response that carries a stream; its reader's pace is the stream's."""
         return StreamingResponse(_pieces(items), media_type=CONTENT_TYPE)
+
+
+def _name_of(http: HttpRequest) -> str:
+    """A request's name among all: what its client calls it means nothing for another client, or another path."""
+    said = http.headers.get(names.REQUEST_ID)
+    if not said:
+        return uuid.uuid4().hex
+    return "\n".join((http.headers.get("authorization", ""), http.method, http.url.path, said))
 
 
 async def body_of(http: HttpRequest) -> bytes:

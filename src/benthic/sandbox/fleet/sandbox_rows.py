@@ -8,7 +8,7 @@ from typing import Any
 
 from benthic.sandbox.errors import SandboxDied, UnknownSandbox
 from benthic.sandbox.host import SandboxInfo
-from benthic.sandbox.records import Reason, SandboxSpec, State
+from benthic.sandbox.records import Reason, SandboxSpec, SnapshotRef, State
 from benthic.sandbox.wire import decode, encode
 
 _COLUMNS = "id, project, host, spec, state, reason, detail, created_s, can_rebuild, is_rebuilding"
@@ -130,14 +130,14 @@ class SandboxRows:
             return False
         return row.state is State.DEAD or row.host != host
 
-    def add_snapshot(self, snapshot_id: str, project: str, host: str) -> None:
+    def add_snapshot(self, ref: SnapshotRef, project: str, host: str) -> None:
         """Whose it is, and which host has it."""
-        self._sql.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (snapshot_id, project, host))
+        self._sql.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?)", (_whole(ref), project, host))
 
-    def home_of_snapshot(self, snapshot_id: str, project: str) -> str | None:
-        """The host that has a project's snapshot; None if nobody here knows it."""
+    def home_of_snapshot(self, ref: SnapshotRef, project: str) -> str | None:
+        """The host that has a project's snapshot; None if nobody here knows it, exactly as it is."""
         row = self._sql.execute(
-            "SELECT host FROM snapshots WHERE id = ? AND project = ?", (snapshot_id, project)
+            "SELECT host FROM snapshots WHERE id = ? AND project = ?", (_whole(ref), project)
         ).fetchone()
         return None if row is None else str(row[0])
 
@@ -152,3 +152,8 @@ class SandboxRows:
                 *(id_, project, host, spec, State(state), Reason(reason) if reason else None),
                 *(detail, created_s, bool(can_rebuild), bool(is_rebuilding)),
             )
+
+
+def _whole(ref: SnapshotRef) -> str:
+    """All that a snapshot's record says: under its id a client could else name the layers of somebody else's."""
+    return json.dumps(encode(ref), sort_keys=True)

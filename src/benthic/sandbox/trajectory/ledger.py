@@ -112,6 +112,7 @@ class Ledger:
         try:
             await asyncio.wait_for(asyncio.shield(waiting), EARLY_WAIT_S)
         except TimeoutError:
+            self._early.pop(seq, None)
             raise TrajectoryDiverged(
                 f"call {seq} came {EARLY_WAIT_S:.0f} s ago, and call {self._next} before it never did; send that first"
             ) from None
