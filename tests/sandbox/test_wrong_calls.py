@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benthic.errors import BenthicError
+from benthic.errors import BenthicError, SandboxError
 from benthic.sandbox import Sandbox
 from benthic.sandbox.probe import local_host
 from tests.sandbox.kinds import require_kind
@@ -23,11 +23,13 @@ CALLS: dict[str, tuple[Call, str]] = {
     "less than no time": (lambda box: box.exec("true", timeout_s=-1), "timeout_s must be"),
     "a time that is no number": (lambda box: box.exec("true", timeout_s=float("nan")), "timeout_s must be"),
     "a path with a NUL": (lambda box: box.write("/work/a\0", b""), "NUL"),
-    "a path that is not absolute": (lambda box: box.read("work"), "no absolute path"),
     "a path of ten thousand letters": (lambda box: box.read("/work/" + "a/" * 5000), "/work/a/"),
     "a folder as a file": (lambda box: box.read("/work"), "Is a directory"),
     "what is not there": (lambda box: box.read("/work/none"), "No such file"),
     "an argument that is no JSON": (lambda box: box.call("def main(x): return x", object()), "must be JSON"),
+    "a snapshot of a kind that keeps none": (lambda box: box.snapshot(), "keep no snapshots"),
+    "a fork of such a kind": (lambda box: box.fork(2), "keep no snapshots"),
+    "a snapshot's name with a slash": (lambda box: box.snapshot("../a"), "a snapshot's name"),
     "a port that is none": (lambda box: box.expose(70000), "70000"),
 }
 
@@ -45,5 +47,31 @@ def test_each_wrong_call_is_refused_and_the_next_one_runs(tmp_path: Path) -> Non
             with pytest.raises(BenthicError, match="too large"):
                 await again.exec("echo " + "x" * (2 << 20))
             assert (await again.exec("echo fine")).is_replayed
+
+    asyncio.run(scene())
+
+
+def test_a_path_that_is_not_absolute_lies_below_the_folder_of_commands(tmp_path: Path) -> None:
+    require_kind("function")
+
+    async def scene() -> None:
+        async with local_host(str(tmp_path)) as host, Sandbox.create(kind="function", host=host, cwd="/work/a") as box:
+            await box.write("b/c", "text")
+            assert (await box.exec("cat b/c; pwd")).text == "text/work/a\n"
+            assert (await box.exec("pwd; cat c", cwd="b")).text == "/work/a/b\ntext"
+            assert await box.read("/work/a/b/c") == await box.read("b/c") == b"text"
+            assert [entry.path for entry in await box.list("b")] == ["/work/a/b/c"]
+            assert box.id in repr(box)
+
+    asyncio.run(scene())
+
+
+def test_a_call_in_an_image_without_python_says_which_has_one(tmp_path: Path) -> None:
+    require_kind("container")
+
+    async def scene() -> None:
+        async with local_host(tmp_path) as host, Sandbox.create(kind="container", host=host) as box:
+            with pytest.raises(SandboxError, match="no python3 .* python:host"):
+                await box.call("def main(): return 1")
 
     asyncio.run(scene())

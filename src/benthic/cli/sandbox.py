@@ -1,6 +1,7 @@
 """`benthic sandbox`: sandboxes for agents, on this machine or of a fleet."""
 
 import json
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -80,10 +81,37 @@ def list_(
         return
     for info in infos:
         why = f" ({info.reason}{': ' + info.detail if info.detail else ''})" if info.reason else ""
-        name = info.spec.image or "tiny"
-        typer.echo(f"{info.id}  {info.spec.kind:<10} {info.state:<9} {info.next_seq:>5} calls  {name}{why}")
+        name = info.spec.image or ("programs of this host" if info.spec.kind == "function" else "tiny")
+        typer.echo(
+            f"{info.id}  {info.spec.kind:<10} {info.state:<9} {_age(time.time() - info.created_s):>6}  {name}{why}"
+        )
     if not infos:
         typer.echo("no sandboxes")
+
+
+@sandbox.command()
+def close(
+    sandbox_ids: Annotated[list[str] | None, typer.Argument(help="As `ls` lists them.")] = None,
+    closes_all: Annotated[bool, typer.Option("--all", help="Every one that `ls` lists.")] = False,
+    root: Root = STATE_ROOT,
+    url: Url = None,
+) -> None:
+    """End sandboxes and remove all that they hold; their logs stay."""
+    import asyncio
+
+    from benthic.cli.sandbox_hosts import opened_host
+    from benthic.errors import ConfigError
+
+    if bool(sandbox_ids) == closes_all:
+        raise ConfigError("name the sandboxes to close, or give --all; `benthic sandbox ls` lists them")
+
+    async def closed() -> None:
+        async with opened_host(root, url) as host:
+            for sandbox_id in sandbox_ids or [info.id for info in await host.sandboxes()]:
+                await host.close(sandbox_id)
+                typer.echo(f"{sandbox_id} is closed")
+
+    asyncio.run(closed())
 
 
 @sandbox.command()
@@ -97,6 +125,13 @@ def gc(root: Root = STATE_ROOT) -> None:
     for line in removed:
         typer.echo(line)
     typer.echo(f"{len(removed)} things removed")
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def _print(result: "ProbeResult") -> None:

@@ -1,9 +1,14 @@
 """Whose sandboxes a verb means: this machine's, or those behind a URL."""
 
+import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator
+import signal
+from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
+from typing import Any
+
+import typer
 
 from benthic.sandbox.fleet import RemoteHost
 from benthic.sandbox.host import Host
@@ -12,6 +17,49 @@ from benthic.sandbox.images.store import Store
 from benthic.sandbox.probe import local_host
 
 TOKEN_VARIABLE = "BENTHIC_SANDBOX_TOKEN"
+PATIENCE_S = 10.0
+"""Longer than a gateway's restart; whoever waits at a terminal wants to know."""
+SLOW_S = 2.0
+
+
+def run_until_signalled(work: Coroutine[Any, Any, int]) -> int:
+    """Runs it to its end, and if the process is asked to end or its terminal is closed, lets it tidy up first.
+
+    Returns: its exit code, or that of a program that was ended by that signal.
+    """
+
+    async def watched() -> int:
+        task = asyncio.current_task()
+        assert task is not None
+        came: list[int] = []
+
+        def end(number: int) -> None:
+            came.append(number)
+            task.cancel()
+
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup asks for
+                asyncio.get_running_loop().add_signal_handler(number, end, number)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not came:
+                raise
+            return 128 + came[0]
+
+    return asyncio.run(watched())
+
+
+@contextlib.asynccontextmanager
+async def said_if_slow(kind: str) -> AsyncGenerator[None, None]:
+    """Says what is waited for if a start is slow, as the first one of a virtual machine is."""
+    later = asyncio.get_running_loop().call_later(
+        SLOW_S, lambda: typer.echo(f"still starting a {kind}; what the first one makes, later ones share", err=True)
+    )
+    try:
+        yield
+    finally:
+        later.cancel()
 
 
 @contextlib.asynccontextmanager
@@ -23,7 +71,7 @@ async def opened_host(root: Path, url: str | None) -> AsyncGenerator[Host, None]
         url: of a gateway or an agent. Its token comes from the environment: a command line can be read by others.
     """
     if url is not None:
-        async with RemoteHost(url, token=os.environ.get(TOKEN_VARIABLE)) as remote:
+        async with RemoteHost(url, token=os.environ.get(TOKEN_VARIABLE), patience_s=PATIENCE_S) as remote:
             yield remote
         return
     async with local_host(root) as local:

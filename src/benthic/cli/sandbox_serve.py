@@ -34,7 +34,9 @@ def serve(
     from benthic.sandbox.fleet import AgentConfig, GatewayConfig
     from benthic.sandbox.fleet.launch import fleet_token, run_agent, run_gateway
     from benthic.sandbox.probe import all_drivers
+    from benthic.telemetry import log_to_stderr
 
+    log_to_stderr("text")
     folder = root.expanduser()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     token = os.environ.get(TOKEN_VARIABLE) or fleet_token(folder / "fleet-token")

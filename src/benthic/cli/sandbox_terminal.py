@@ -8,12 +8,12 @@ import sys
 import termios
 import tty
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import typer
 
-from benthic.cli.sandbox_hosts import opened_host
+from benthic.cli.sandbox_hosts import opened_host, said_if_slow
 from benthic.sandbox.process import Process
 from benthic.sandbox.records import SandboxSpec
 from benthic.sandbox.sandbox import Sandbox
@@ -26,9 +26,11 @@ async def open_shell(spec: SandboxSpec, sandbox_id: str | None, *, keep: bool, r
     """Until the shell inside has ended; returns its exit code."""
     async with opened_host(root, url) as host:
         opening = Sandbox.attach(sandbox_id, host=host) if sandbox_id else Sandbox.create_from(spec, host=host)
-        sandbox = await opening
-        typer.echo(f"sandbox {sandbox.id} ({sandbox.kind}); the shell's end leaves it", err=True)
+        async with said_if_slow(spec.kind):
+            sandbox = await opening
+        after = "stays" if keep or sandbox_id else "is closed"
         try:
+            typer.echo(f"sandbox {sandbox.id} ({sandbox.kind}); it {after} when the shell ends", err=True)
             size = shutil.get_terminal_size()
             process = await sandbox.spawn(_SHELL, terminal=(size.lines, size.columns), keeps_input=True)
             with _raw(sys.stdin.fileno()):
@@ -42,7 +44,17 @@ async def _join(process: Process) -> int:
     loop = asyncio.get_running_loop()
     typed: asyncio.Queue[bytes] = asyncio.Queue()
     descriptor = sys.stdin.fileno()
-    loop.add_reader(descriptor, lambda: typed.put_nowait(os.read(descriptor, _READ_BYTES)))
+
+    def read() -> None:
+        try:
+            data = os.read(descriptor, _READ_BYTES)
+        except OSError:  # the terminal is gone
+            data = b""
+        if not data:
+            loop.remove_reader(descriptor)  # else it would be told of its end for ever
+        typed.put_nowait(data)
+
+    loop.add_reader(descriptor, read)
     resized = asyncio.Event()
     loop.add_signal_handler(signal.SIGWINCH, resized.set)
     chores = [asyncio.create_task(_feed(process, typed)), asyncio.create_task(_follow_size(process, resized))]
@@ -82,4 +94,5 @@ def _raw(descriptor: int) -> Iterator[None]:
     try:
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        with suppress(termios.error):  # it is gone
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -13,6 +13,7 @@ from benthic.cli.sandbox_run import Root, Url
 if TYPE_CHECKING:
     from benthic.sandbox.trajectory import Change, Report, Step
 
+LINE_LEN = 200
 Id = Annotated[str, typer.Argument(help="Of a sandbox, also of one that is gone.")]
 
 
@@ -96,7 +97,15 @@ async def _blamed(root: Path, sandbox_id: str, path: str) -> "list[Change]":
 def _line(record: dict[str, Any]) -> str:
     """The place, what happened, the verb, and the facts as far as a line goes."""
     place = record.get("seq", "")
-    facts = record.get("arguments") or record.get("value") or {}
+    facts = record.get("arguments") or record.get("value") or _noted(record)
     shown = {name: value for name, value in facts.items() if value not in (None, "", 0, {})}
     wall = time.strftime("%H:%M:%S", time.localtime(record["at"]))
-    return f"{wall} {place:>5} {record['type']:<9} {record.get('verb', ''):<8} {json.dumps(shown)}"[:200]
+    what = record.get("verb") or record.get("what") or record.get("error") or ""
+    line = f"{wall} {place:>5} {record['type']:<6} {what:<9} {json.dumps(shown) if shown else ''}".rstrip()
+    return line if len(line) <= LINE_LEN else f"{line[: LINE_LEN - 3]}..."
+
+
+def _noted(record: dict[str, Any]) -> dict[str, Any]:
+    """What a record says beside a call."""
+    known = ("seq", "at", "type", "what", "num_bytes", "format", "arguments", "value", "error", "hash", "verb")
+    return {name: value for name, value in record.items() if name not in known}

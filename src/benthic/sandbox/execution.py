@@ -6,6 +6,7 @@ run, and every verb here may be repeated.
 
 import asyncio
 import json
+import posixpath
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -18,6 +19,9 @@ from benthic.sandbox.host import Answer, Request
 from benthic.sandbox.records import CallResult, Command, FunctionCall, Reason, Result, SandboxSpec
 from benthic.sandbox.trajectory import Trajectory
 from benthic.sandbox.wire import decode, encode, pack_result
+
+NO_PROGRAM = 127
+"""What init ends with where there is no such program, as shells do."""
 
 # What a sandbox without a worker of its own runs for `call`: the request on stdin, the outcome as stdout's last line.
 _CALLER = """
@@ -74,10 +78,16 @@ class Execution:
             SandboxError: the call was refused.
             RequestError: its arguments make no sense.
         """
+        request = replace(request, arguments=self._with_whole_paths(request.arguments))
         try:
             return await self._verbs[request.verb](seq, request)
         except (KeyError, TypeError) as error:
             raise RequestError(f"arguments of {request.verb} are not right: {error!r} in {shown(request)}") from error
+
+    def _with_whole_paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """A path that is not absolute lies below the sandbox's folder, for files as for commands."""
+        paths = {name: arguments[name] for name in ("path", "folder", "cwd") if isinstance(arguments.get(name), str)}
+        return arguments | {name: posixpath.join(self.spec.cwd, path) for name, path in paths.items()}
 
     async def exit(self, seq: int) -> Result:
         """The result of a spawned command, once it has ended."""
@@ -168,6 +178,8 @@ class Execution:
         await self.guest.forget(job)
         printed, _, said = result.stdout.rpartition(b"\n")
         outcome = _outcome(said) if result.returncode == 0 else None
+        if result.returncode == NO_PROGRAM:
+            outcome = {"error": "the image has no python3 to call by; take one that has, such as python:host"}
         if outcome is None:
             outcome = {"error": f"the call ended ({result.reason}, code {result.returncode}) without a value"}
         return CallResult(

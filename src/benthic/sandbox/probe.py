@@ -34,9 +34,9 @@ def all_drivers(root: Path) -> list[Driver]:
     ]
 
 
-def local_host(root: Path | None = None) -> LocalHost:
+def local_host(root: Path | str | None = None) -> LocalHost:
     """This machine as a host with every driver, not opened yet; None takes `STATE_ROOT`."""
-    folder = (root or STATE_ROOT).expanduser()
+    folder = Path(root or STATE_ROOT).expanduser()
     return LocalHost(folder, all_drivers(folder))
 
 

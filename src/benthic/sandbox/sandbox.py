@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from benthic.errors import SandboxError
+from benthic.errors import BenthicError, RequestError, SandboxError
 from benthic.sandbox.archives import pack, unpack
 from benthic.sandbox.calling import (
     CommandLike,
@@ -174,6 +174,9 @@ class Sandbox:
                 return cls(whose, info, next_seq=info.next_seq, owned=owned)
 
         return Opening(opened)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} sandbox {self.id}, call {self.next_seq} is next>"
 
     @property
     def kind(self) -> Kind:
@@ -439,9 +442,23 @@ class Sandbox:
         seq = self._take()
         try:
             return await call(seq)
+        except (TrajectoryDiverged, RequestError):
+            self._give_back(seq)
+            raise
+        except BenthicError as error:
+            if getattr(error, "is_infra", False) or not await self._is_logged(seq):
+                self._give_back(seq)
+            raise
         except BaseException:
             self._give_back(seq)
             raise
+
+    async def _is_logged(self, seq: int) -> bool:
+        """Whether an error is the answer that a place has for ever, such as NotSupported."""
+        try:
+            return (await self.host.info(self.id)).next_seq > seq
+        except BenthicError:
+            return False
 
     def _take(self) -> int:
         seq = self.next_seq

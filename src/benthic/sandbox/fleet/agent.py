@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from fastapi import FastAPI, Response
 
 from benthic.errors import BenthicError
-from benthic.sandbox.errors import StartFailed, TrajectoryHeld
+from benthic.sandbox.errors import StartFailed, TokenRefused, TrajectoryHeld
 from benthic.sandbox.fleet.access import FleetAccess
 from benthic.sandbox.fleet.admission import Admission
 from benthic.sandbox.fleet.config import AgentConfig
@@ -145,6 +145,7 @@ class Agent:
         """Sends heartbeats for ever, and closes what the gateway says is nobody's any more."""
         assert self.config.gateway is not None
         gateway = Connection(self.config.gateway, token=self.config.token, patience_s=0.0)
+        said: str | None = "not yet"
         try:
             while True:
                 try:
@@ -152,8 +153,14 @@ class Agent:
                     answer = await gateway.json("POST", f"/hosts/{self.config.name}/heartbeat", body)
                     for sandbox_id in answer["close"]:
                         await self._close_orphan(sandbox_id)
+                    problem = None
+                except TokenRefused:
+                    problem = "it refuses this host's token; both need the same: copy its file fleet-token here"
                 except BenthicError as error:  # the gateway may be down; sandboxes go on without it
-                    _log.warning("no heartbeat: %s", error)
+                    problem = str(error)
+                if problem != said:  # once each, and not with every beat
+                    _log.warning("gateway %s: %s", self.config.gateway, problem or "it knows this host")
+                    said = problem
                 await asyncio.sleep(self.config.heartbeat_s)
         finally:
             await gateway.aclose()

@@ -79,7 +79,7 @@ async def run_gateway(config: GatewayConfig) -> None:
     """
     with _held(config.state.with_name(config.state.name + ".lock")):
         gateway = Gateway(config)
-        _log.info("gateway of %d hosts, listening on %s", len(gateway.hosts.all()), config.listen)
+        _log.info("gateway of %d hosts; listening on %s", len(gateway.hosts.all()), config.listen)
         await serve(gateway_app(gateway), config.listen)
 
 

@@ -96,6 +96,7 @@ class Connection:
         self._lost: GuestLost | None = None
         self._task: asyncio.Task[None] | None = None
         self._greeted: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._greeted.add_done_callback(_mark_seen)
         self.hello: Hello | None = None
 
     async def open(self) -> Hello:
@@ -306,7 +307,7 @@ class Connection:
         self._readers.clear()
 
 
-def _mark_seen(future: asyncio.Future[Frame]) -> None:
+def _mark_seen(future: asyncio.Future[Any]) -> None:
     """Not every answer has somebody left who waits for it."""
     if not future.cancelled():
         future.exception()

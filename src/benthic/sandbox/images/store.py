@@ -125,7 +125,9 @@ class Store:
         try:
             self._name(full_name(name)).unlink()
         except FileNotFoundError:
-            raise ImageError(f"there is no image {shown(name)} to remove; `images` lists the names") from None
+            raise ImageError(
+                f"there is no image {shown(name)} to remove; `benthic sandbox image ls` lists the names"
+            ) from None
 
     def layer(self, digest: str) -> Layer:
         """The record of a layer.
