@@ -9,6 +9,7 @@ from benthic.sandbox.drivers.container import ContainerDriver
 from benthic.sandbox.drivers.firecracker import firecracker_driver
 from benthic.sandbox.drivers.function import FunctionDriver
 from benthic.sandbox.drivers.microvm import microvm_driver
+from benthic.sandbox.drivers.oci_runtime import RUNTIMES
 from benthic.sandbox.drivers.vm import vm_driver
 from benthic.sandbox.images import Store
 from benthic.sandbox.local import STATE_ROOT, LocalHost
@@ -26,12 +27,21 @@ def all_drivers(root: Path) -> list[Driver]:
     store = Store(root / "store")
     return [
         FunctionDriver(root, store),
-        ContainerDriver(root, store, runtime="crun"),
-        ContainerDriver(root, store, runtime="runc"),
+        *(ContainerDriver(root, store, runtime=runtime) for runtime in RUNTIMES),
+        *_docker(root, store),
         firecracker_driver(root, store),
         microvm_driver(root, store),
         vm_driver(root, store),
     ]
+
+
+def _docker(root: Path, store: Store) -> list[Driver]:
+    """Only with httpx, which is in the optional extra."""
+    try:
+        from benthic.sandbox.drivers.docker_driver import DockerDriver
+    except ModuleNotFoundError:
+        return []
+    return [DockerDriver(root, store)]
 
 
 def local_host(root: Path | str | None = None) -> LocalHost:

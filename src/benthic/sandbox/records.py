@@ -36,6 +36,8 @@ class Reason(StrEnum):
     QUIET = "quiet"
     """No output for as long as `quiet_timeout_s`."""
     OUT_OF_MEMORY = "out_of_memory"
+    OUT_OF_PROCESSES = "out_of_processes"
+    """It asked for more processes than it may have; only a kind that does not survive that ends so (gVisor)."""
     KILLED = "killed"
     """By the caller: `Process.kill`, `close`."""
     EXPIRED = "expired"

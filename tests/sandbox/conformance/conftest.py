@@ -22,9 +22,10 @@ from tests.sandbox.bare_driver import BareDriver
 from tests.sandbox.bare_host import needs_unshare
 from tests.sandbox.drivers.firecrackers import played_firecracker, playing_driver
 from tests.sandbox.fleet.small_fleet import small_fleet
-from tests.sandbox.kinds import require_kind
+from tests.sandbox.kinds import CONTAINER_DRIVERS, require_driver, require_kind
 
 KINDS = [pytest.param("bare", marks=needs_unshare), "function", "container", "microvm", "vm", "firecracker"]
+KINDS += [pytest.param(name, marks=pytest.mark.nightly) for name in CONTAINER_DRIVERS]
 KINDS += ["function at a fleet", pytest.param("container at a fleet", marks=pytest.mark.nightly)]
 AT_A_FLEET = " at a fleet"
 LONG_AT_A_FLEET = (
@@ -62,11 +63,9 @@ class Stand:
             return SandboxSpec(kind="container", cwd=str(self.root / "work"))
         if self.kind == "firecracker":  # whose memory is hashed whole for a snapshot
             return SandboxSpec(kind="microvm", limits=Limits(memory_bytes=64 * MIB, disk_bytes=64 * MIB))
+        if self.kind in CONTAINER_DRIVERS:
+            return SandboxSpec(kind="container", driver=self.kind)
         return SandboxSpec(kind=self.kind)  # type: ignore[arg-type]
-
-    @property
-    def has_snapshots(self) -> bool:
-        return self.kind != "function"
 
     def play(self, scene: Callable[[], Coroutine[Any, Any, None]], limit_s: float = 120.0) -> None:
         """Runs a scene in the host's loop."""
@@ -86,11 +85,13 @@ class Stand:
 def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     kind, root = request.param.removesuffix(AT_A_FLEET), tmp_path_factory.mktemp("s")
     with contextlib.ExitStack() as stack:
-        drivers: list[Driver] = [driver for driver in all_drivers(root) if driver.kind == kind]
+        drivers: list[Driver] = [driver for driver in all_drivers(root) if kind in (driver.kind, driver.name)]
         if kind == "bare":
             drivers = [BareDriver(root)]
         elif kind == "firecracker":
             drivers = [playing_driver(root, stack.enter_context(played_firecracker()))]
+        elif kind in CONTAINER_DRIVERS:
+            require_driver(kind)
         else:
             require_kind(kind)
         runner = stack.enter_context(asyncio.Runner())

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from benthic.sandbox.images import Store
-from tests.sandbox.security.kinds import DRIVERS, Inside, compile_hostile, missing
+from tests.sandbox.security.kinds import DRIVERS, Inside, compile_hostile, require
 
-NIGHTLY = ("runc", "microvm", "vm")
+NIGHTLY = ("runc", "gvisor", "docker", "microvm", "vm")
 """Slow to start, or the same walls as another kind's."""
 
 
@@ -28,8 +28,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def inside(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, hostile: bytes
 ) -> Iterator[Inside]:
-    if reason := missing(request.param):
-        pytest.skip(reason)
+    require(request.param)
     root = tmp_path_factory.mktemp("security")
     store = Store(root / "store")
     inside = Inside(request.param, root, store, hostile)

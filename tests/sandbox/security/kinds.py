@@ -11,6 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
 from benthic.sandbox import Command, Limits, Result, SandboxSpec
 from benthic.sandbox.driver import Driver, Machine
 from benthic.sandbox.drivers.container import ContainerDriver
@@ -20,6 +22,7 @@ from benthic.sandbox.drivers.vm import vm_driver
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
 from benthic.sandbox.records import MIB
+from tests.sandbox.kinds import require_driver, require_kind
 
 LIMITS = Limits(
     memory_bytes=96 * MIB,
@@ -34,10 +37,12 @@ DRIVERS: dict[str, Callable[[Path, Store], Driver]] = {
     "function": FunctionDriver,
     "crun": lambda root, store: ContainerDriver(root, store, runtime="crun"),
     "runc": lambda root, store: ContainerDriver(root, store, runtime="runc"),
+    "gvisor": lambda root, store: ContainerDriver(root, store, runtime="gvisor"),
+    "docker": lambda root, store: docker_driver(root, store),
     "microvm": microvm_driver,
     "vm": vm_driver,
 }
-SHARED_KERNEL = ("function", "crun", "runc")
+SHARED_KERNEL = ("function", "crun", "runc", "docker")
 """Kinds whose system calls go to the host's kernel."""
 T = TypeVar("T")
 HOSTILE = "/work/hostile"
@@ -122,15 +127,20 @@ def compile_hostile(folder: Path) -> bytes:
     return made.read_bytes()
 
 
-def missing(kind: str) -> str:
-    """Why a kind cannot be started here; empty if it can be tried."""
-    if os.geteuid() != 0:
-        return "needs root"
-    package, program = {
-        "function": ("bubblewrap", "bwrap"),
-        "crun": ("crun", "crun"),
-        "runc": ("runc", "runc"),
-        "microvm": ("qemu-system-x86", "qemu-system-x86_64"),
-        "vm": ("qemu-system-x86", "qemu-system-x86_64"),
-    }[kind]
-    return "" if shutil.which(program) or Path("/usr/sbin", program).exists() else f"install Debian's {package}"
+def require(kind: str) -> None:
+    """Skips the test if this machine lacks what a kind, or a driver of containers, needs."""
+    match kind:
+        case "crun":
+            require_kind("container")
+        case "runc" | "gvisor" | "docker":
+            require_driver(kind)
+        case "function" | "microvm" | "vm":
+            if os.geteuid() != 0:
+                pytest.skip("needs root")
+            require_kind(kind)
+
+
+def docker_driver(root: Path, store: Store) -> Driver:
+    from benthic.sandbox.drivers.docker_driver import DockerDriver
+
+    return DockerDriver(root, store)

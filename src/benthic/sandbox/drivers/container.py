@@ -1,4 +1,4 @@
-"""Containers by crun or runc: layers under overlayfs, a user namespace over host uids of their own, a control group.
+"""Containers by an OCI runtime: layers under overlayfs, a user namespace over host uids of their own, a control group.
 
 Root inside owns its files and is nobody on the host. Nothing of the host is mounted inside but init's program. The
 network is empty, unless the sandbox's rules let its connections out through the host's proxy (`network/`).
@@ -11,17 +11,17 @@ import asyncio
 import contextlib
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from benthic.errors import SandboxError
 from benthic.sandbox.drivers import oci
 from benthic.sandbox.drivers.container_machine import ContainerMachine
-from benthic.sandbox.drivers.oci_launch import INIT, MOVED, ROOT, OciLaunch
+from benthic.sandbox.drivers.oci_launch import CONTROL, INIT, ROOT, OciLaunch
+from benthic.sandbox.drivers.oci_runtime import RUNTIMES, Runtime
+from benthic.sandbox.drivers.process_limits import process_limits
 from benthic.sandbox.drivers.scratch import USER_ID, Scratch
 from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.drivers.trial import try_out
@@ -34,7 +34,6 @@ from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.linux import (
     Cgroup,
     HomeState,
-    Launch,
     ProcessId,
     UidPool,
     build_filter,
@@ -45,21 +44,18 @@ from benthic.sandbox.linux import (
 )
 from benthic.sandbox.linux.cgroup_mounts import BASE
 from benthic.sandbox.linux.namespaces import bound_segments, id_map
-from benthic.sandbox.linux.unix_sockets import listening
+from benthic.sandbox.linux.unix_sockets import listening, take_socket
 from benthic.sandbox.network.egress import RESOLV_CONF
-from benthic.sandbox.records import Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
+from benthic.sandbox.records import Kind, ProbeResult, SandboxSpec, SnapshotRef
 
-_SMALL_BYTES = 64 << 10
-Runtime = Literal["crun", "runc"]
-RUNTIMES: tuple[Runtime, ...] = ("crun", "runc")
-"""In order of preference: crun is quicker and smaller."""
-INIT_MEMORY_BYTES = 4 << 20
-"""Allowed on top of the sandbox's memory, for init and its tables."""
-INIT_PROCESSES = 2
 SEGMENTS_SHARE = 4
 """Of its memory a sandbox may hold one part in so many as System V segments."""
-OOM_SCORE_ADJ = -900
-"""Init's; it is inherited, since nobody may lower it inside. Commands raise theirs."""
+SOCKET, PID_FILE, LOG = "init.sock", "pid", "runtime.log"
+MADE_IN = "control"
+"""Folder of a home in which init makes its socket, if it gets none."""
+NOBODY = 65534
+SOCKET_LIMIT_S = 20.0
+"""For init under a kernel of its own to make its socket."""
 OWNER = "container-"
 """Before a sandbox's id: who holds its layers in the store."""
 
@@ -71,33 +67,37 @@ class ContainerDriver:
 
     def __init__(self, root: Path, store: Store, *, runtime: Runtime = "crun", uids: UidPool | None = None) -> None:
         """`root` is the state root, in whose `homes` the homes lie."""
-        self.name = runtime
+        self.name, self.runtime = runtime, RUNTIMES[runtime]
         self.root, self.store, self._uids = root, store, uids or UidPool()
         self._hierarchy = find_hierarchy()
         self._filter = build_filter()
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        return await try_out(self, self.root, lambda: _version(self.name))
+        return await try_out(self, self.root, lambda: asyncio.to_thread(self.runtime.version))
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> ContainerMachine:
         """Makes a sandbox whose home is an empty folder.
 
         Raises:
             StartFailed: with the stage that failed; nothing is left behind.
+            NotSupported: this process is not root, or the runtime cannot do what the spec asks for.
         """
         stages = Stages(f"container {home.name}")
         starting = asyncio.ensure_future(asyncio.to_thread(self._start, spec, home, snapshot, stages))
         try:
             # A thread cannot be cancelled: it must not go on making things after they were removed.
             machine = await asyncio.shield(starting)
+            if self.runtime.has_own_kernel:
+                with stages.stage("init"):
+                    await take_socket(home / MADE_IN / SOCKET, home / SOCKET, limit_s=SOCKET_LIMIT_S)
             with stages.stage("network"):
                 await machine.open_network(spec.network)
             return machine
         except BaseException as error:
             await asyncio.wait([starting])
             await self.remove(home)
-            if isinstance(error, SandboxError | OSError | LookupError):
+            if isinstance(error, SandboxError | OSError | LookupError) and not isinstance(error, NotSupported):
                 raise stages.failure(error) from error
             raise
 
@@ -109,7 +109,7 @@ class ContainerDriver:
         process = ProcessId(state["pid"], state["start_ticks"])
         if not process.is_alive():
             return None
-        machine = ContainerMachine(home, process, self._group(home), self._setup(spec), self)
+        machine = self._machine(spec, home, process)
         await machine.open_network(spec.network)
         return machine
 
@@ -156,8 +156,10 @@ class ContainerDriver:
         if os.geteuid():
             raise NotSupported("containers need root for their mounts and host uids; run as root, or take another kind")
         state = HomeState(home)
+        if spec.network.rules and self.runtime.has_own_kernel:
+            raise NotSupported(f"{self.name} containers have no network; take driver='crun' for Network.allow")
         with stages.stage("runtime"):
-            _program(self.name)
+            self.runtime.found()
         with stages.stage("uids"):
             # The claim names the home by itself, so the record may come after it.
             first_uid = self._uids.acquire(home)
@@ -171,7 +173,7 @@ class ContainerDriver:
                 if mapping.exception() is None:
                     os.close(mapping.result())
         state.record(pid=process.pid, start_ticks=process.start_ticks)
-        return ContainerMachine(home, process, self._group(home), self._setup(spec), self)
+        return self._machine(spec, home, process)
 
     def _made(
         self,
@@ -189,7 +191,8 @@ class ContainerDriver:
             layers = self.store.mount(OWNER + home.name, digests)
         with stages.stage("group"):
             group = self._group(home)
-            group.create(_with_init(spec.limits), extra_memory_bytes=INIT_MEMORY_BYTES)
+            limits = self.runtime.group_limits(spec.limits)
+            group.create(limits, extra_memory_bytes=self.runtime.spare_memory_bytes)
         with stages.stage("disk"):
             scratch = Scratch(home)
             scratch.create(spec.limits, self.root / "disks")
@@ -198,87 +201,72 @@ class ContainerDriver:
         with stages.stage("uids"):
             namespace = mapping.result()
         with stages.stage("runtime"):
+            control = self._make_control(home, first_uid) if self.runtime.has_own_kernel else None
+            listen_fd, listen = ("--listen-fd", str(oci.LISTEN_FD)), ("--listen", f"{oci.CONTROL}/{SOCKET}")
             config = oci.bundle_config(
                 root=ROOT,
                 init=INIT,
-                arguments=("--listen-fd", str(oci.LISTEN_FD)),
+                arguments=listen_fd if control is None else listen,
                 first_uid=first_uid,
                 num_uids=self._uids.size,
                 limits=spec.limits,
-                cgroup=f"/{BASE}/{group.name}" if self.name == "runc" else None,
+                cgroup=f"/{BASE}/{group.name}" if self.runtime.makes_groups else None,
+                control=None if control is None else CONTROL,
             )
             oci.write_bundle(home / "bundle", config)
-            process = self._launch(home, group, layers, scratch, init, namespace)
-            bound_segments(process.pid, spec.limits.memory_bytes // SEGMENTS_SHARE, root_uid=first_uid)
-            return process
-
-    def _launch(
-        self, home: Path, group: Cgroup, layers: Sequence[Path], scratch: Scratch, init: Path, namespace: int
-    ) -> ProcessId:
-        pid_file, log = home / "pid", home / "runtime.log"
-        with listening(home / "init.sock") as listener:
-            status = OciLaunch(
+            launch = OciLaunch(
                 layers=layers,
                 scratch=scratch,
                 init=init,
                 id_map=namespace,
-                moved=self._moved(),
-                command=self._command(home, group, pid_file, log),
-                listening=listener.fileno(),
-            ).run()
+                moved=self.runtime.moved(group),
+                control=control,
+                command=self.runtime.command(home, group, home / PID_FILE, home / LOG),
+            )
+            process = self._launch(home, group, launch)
+            if not self.runtime.has_own_kernel:
+                bound_segments(process.pid, spec.limits.memory_bytes // SEGMENTS_SHARE, root_uid=first_uid)
+            return process
+
+    def _make_control(self, home: Path, first_uid: int) -> Path:
+        """A folder for init's socket, which init alone may enter: it overrides owners, and nobody is no command."""
+        folder = home / MADE_IN
+        folder.mkdir(mode=0o700)
+        os.chown(folder, first_uid + NOBODY, first_uid + NOBODY)
+        return folder
+
+    def _launch(self, home: Path, group: Cgroup, launch: OciLaunch) -> ProcessId:
+        if self.runtime.has_own_kernel:
+            status = launch.run()
+        else:
+            with listening(home / SOCKET) as listener:
+                status = replace(launch, listening=listener.fileno()).run()
         if status:
-            raise StartFailed(f"{self.name} ended with {status}: {_tail(log)}", stage="runtime")
-        process = ProcessId.of(int(pid_file.read_text()))
+            raise StartFailed(f"{self.name} ended with {status}: {_tail(home / LOG)}", stage="runtime")
+        process = ProcessId.of(int((home / PID_FILE).read_text()))
         if process is None:
             raise StartFailed("init ended at once", stage="runtime")
-        if self.name == "runc":  # which knows no version 2 tree beside version 1
+        if self.runtime.makes_groups:  # it knows no version 2 tree beside version 1
             with contextlib.suppress(OSError):  # it has ended meanwhile; then death() says so
                 group.add(process.pid)
         return process
-
-    def _command(self, home: Path, group: Cgroup, pid_file: Path, log: Path) -> list[str]:
-        common = [_program(self.name), f"--root={home / 'runtime'}", f"--log={log}"]
-        run = [
-            "run",
-            "--detach",
-            "--preserve-fds=1",
-            f"--bundle={home / 'bundle'}",
-            f"--pid-file={pid_file}",
-            home.name,
-        ]
-        if self.name == "runc":
-            return Launch(oom_score_adj=OOM_SCORE_ADJ).command([*common, *run])
-        # crun makes no groups of its own and stays in ours.
-        if self._moved() is not None:
-            group = Cgroup(replace(group.hierarchy, version2=MOVED / BASE), group.name)
-        return Launch(group=group, oom_score_adj=OOM_SCORE_ADJ).command([*common, "--cgroup-manager=disabled", *run])
-
-    def _moved(self) -> Path | None:
-        """crun refuses machines with both versions of control groups mounted where they are by custom."""
-        version2 = self._hierarchy.version2
-        return version2.parent if version2 and self._hierarchy.mode == "hybrid" and self.name == "crun" else None
 
     def _digests(self, spec: SandboxSpec, snapshot: SnapshotRef | None) -> list[str]:
         layers = chosen_layers(self.store, spec.image, spec.layers)
         return list(distinct([*layers, *(snapshot.layers if snapshot else ())]))
 
+    def _machine(self, spec: SandboxSpec, home: Path, process: ProcessId) -> ContainerMachine:
+        machine = ContainerMachine(home, process, self._group(home), self._setup(spec), self)
+        machine.ends_at_processes = self.runtime.has_own_kernel
+        return machine
+
     def _setup(self, spec: SandboxSpec) -> JobSetup:
         """Who commands are, and what each process may use."""
-        limits = spec.limits
-        return JobSetup(
-            uid=USER_ID,
-            gid=USER_ID,
-            env=self.store.image(spec.image or TINY).config.env,
-            rlimits=(
-                ("core", 0),
-                ("fsize", limits.file_bytes),
-                ("memlock", _SMALL_BYTES),
-                ("msgqueue", _SMALL_BYTES),
-                ("nofile", limits.num_open_files),
-                ("nproc", limits.num_processes),
-            ),
-            seccomp=self._filter,
-        )
+        rlimits = process_limits(spec.limits)
+        if self.runtime.has_own_kernel:  # gVisor has no such limit, nor message queues of the host's
+            rlimits = tuple(limit for limit in rlimits if limit[0] != "msgqueue")
+        env = self.store.image(spec.image or TINY).config.env
+        return JobSetup(uid=USER_ID, gid=USER_ID, env=env, rlimits=rlimits, seccomp=self._filter)
 
     def _runtime_groups(self, home: Path) -> list[Path]:
         """Groups that runc has made beside ours: it joins every tree that is mounted."""
@@ -292,31 +280,14 @@ class ContainerDriver:
         Scratch(home).remove()
         self.store.release(OWNER + home.name)
         first_uid = HomeState(home).load().get("first_uid")
-        for name in ("bundle", "runtime"):
+        for name in ("bundle", "runtime", MADE_IN):
             shutil.rmtree(home / name, ignore_errors=True)
-        (home / "init.sock").unlink(missing_ok=True)
+        (home / SOCKET).unlink(missing_ok=True)
         if first_uid is not None:
             self._uids.release(first_uid)
 
     def _group(self, home: Path) -> Cgroup:
         return Cgroup(self._hierarchy, group_name(home))
-
-
-def _version(runtime: str) -> str:
-    """The first line that a runtime says of itself."""
-    done = subprocess.run([_program(runtime), "--version"], capture_output=True, text=True, check=False)
-    return done.stdout.partition("\n")[0]
-
-
-def _program(runtime: str) -> str:
-    found = shutil.which(runtime, path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
-    if found is None:
-        raise StartFailed(f"{runtime} is not installed; install the Debian package {runtime}", stage="runtime")
-    return found
-
-
-def _with_init(limits: Limits) -> Limits:
-    return replace(limits, num_processes=limits.num_processes + INIT_PROCESSES)
 
 
 def _tail(log: Path) -> str:

@@ -34,7 +34,10 @@ class Owner(Protocol):
 class ContainerMachine:
     """One container."""
 
-    def __init__(self, home: Path, process: ProcessId, group: Cgroup, setup: JobSetup, owner: "Owner") -> None:
+    ends_at_processes = False
+    """Whether a refused process is what ends it: so it is with gVisor."""
+
+    def __init__(self, home: Path, process: ProcessId, group: Cgroup, setup: JobSetup, owner: Owner) -> None:
         """`process` is init, as the host sees it."""
         self.home, self.process, self.group, self.setup = home, process, group, setup
         self._owner = owner
@@ -91,6 +94,8 @@ class ContainerMachine:
         kills = self.group.out_of_memory_kills()
         if kills:
             return Reason.OUT_OF_MEMORY, f"the kernel ended {kills} processes for memory, and init has ended"
+        if self.ends_at_processes and self.group.refused_processes():
+            return Reason.OUT_OF_PROCESSES, "it asked for more processes than it may have, and its kernel has ended"
         return Reason.CRASHED, "its first process has ended"
 
     async def out_of_memory_kills(self) -> int:

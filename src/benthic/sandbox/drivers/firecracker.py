@@ -85,7 +85,7 @@ class FirecrackerDriver:
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        return await try_out(self, self.state_root, self._version)
+        return await try_out(self, self.state_root, lambda: asyncio.to_thread(self._version))
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> FirecrackerMachine:
         """See `driver.Driver.start`; a template that is not there yet is made first.

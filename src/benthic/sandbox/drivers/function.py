@@ -17,8 +17,10 @@ from pathlib import Path
 from benthic.errors import SandboxError
 from benthic.sandbox.drivers.function_machine import SOCKET, FunctionMachine
 from benthic.sandbox.drivers.jail import USER_ID, Jail
+from benthic.sandbox.drivers.process_limits import process_limits
 from benthic.sandbox.drivers.stages import Stages
 from benthic.sandbox.drivers.trial import try_out
+from benthic.sandbox.drivers.work_folder import await_init, fill_work, keep_work, layers_of_work
 from benthic.sandbox.drivers.zygote_client import NUM_CALLS, ZygoteClient
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import JobSetup, build_init
@@ -62,21 +64,21 @@ class FunctionDriver:
 
     async def probe(self) -> ProbeResult:
         """Starts one, runs `true`, and ends it; never raises."""
-        return await try_out(self, self._root, self._describe)
+        return await try_out(self, self._root, lambda: asyncio.to_thread(self._describe))
 
     async def start(self, spec: SandboxSpec, home: Path, *, snapshot: SnapshotRef | None = None) -> FunctionMachine:
         """Makes a sandbox whose home is an empty folder.
 
         Raises:
             StartFailed: with the stage that failed; nothing is left behind.
-            NotSupported: the spec asks for a network, or to start from a snapshot.
+            NotSupported: the spec asks for a network, or for a snapshot where this process is not root.
         """
-        if snapshot is not None:
-            raise NotSupported("function sandboxes start from nothing and not from a snapshot; take kind='container'")
+        if snapshot is not None and not self._is_root:
+            raise NotSupported("snapshots of function sandboxes need root, for their owners and their group")
         if spec.network.rules:
             raise NotSupported("function sandboxes have no network; take kind='container' for Network.allow")
         stages = Stages(f"function sandbox {home.name}")
-        starting = asyncio.ensure_future(asyncio.to_thread(self._start, spec, home, stages))
+        starting = asyncio.ensure_future(asyncio.to_thread(self._start, spec, home, snapshot, stages))
         try:
             # A thread cannot be cancelled: it must not go on making things after they were removed.
             return await asyncio.shield(starting)
@@ -121,13 +123,19 @@ class FunctionDriver:
             await process.wait(10)
         await asyncio.to_thread(self._remove_files, home, state.get("uid"))
 
-    def _start(self, spec: SandboxSpec, home: Path, stages: Stages) -> FunctionMachine:
+    def keep(self, home: Path, name: str) -> SnapshotRef:
+        """A layer of what lies in a jail's /work, held in the store as `snapshot-<name>`; the jail stands still."""
+        state = HomeState(home).load()
+        process = ProcessId(state["pid"], state["start_ticks"])
+        return keep_work(self._store, process, name, kind=self.kind, id_base=state["uid"])
+
+    def _start(self, spec: SandboxSpec, home: Path, snapshot: SnapshotRef | None, stages: Stages) -> FunctionMachine:
         state = HomeState(home)
         with stages.stage("programs"):
             init = build_init()
             if shutil.which("bwrap") is None:
                 raise StartFailed("there is no bwrap on the PATH; install Debian's bubblewrap", stage="programs")
-            layers = self._layers(spec, home, state)
+            digests, layers = self._layers(spec, home, state)
         with stages.stage("control group"):
             group = self._group(home)
             state.record(driver=self.name, group=None if group is None else group.name)
@@ -141,6 +149,11 @@ class FunctionDriver:
             jail = Jail(home=home, launch=launch, limits=spec.limits, init=init, layers=layers)
             process = jail.start(listener.fileno())
             state.record(pid=process.pid, start_ticks=process.start_ticks)
+        work = layers_of_work(self._store, digests, snapshot)
+        if work and uid is not None:
+            with stages.stage("work folder"):
+                await_init(process)
+                fill_work(self._store, work, process, id_base=uid)
         return self._machine(spec, home, process, uid)
 
     def _machine(self, spec: SandboxSpec, home: Path, process: ProcessId, uid: int | None) -> FunctionMachine:
@@ -161,32 +174,25 @@ class FunctionDriver:
         }
         # It enters as the host's root and becomes root of the jail on the way.
         zygote = ZygoteClient(home, process, Launch(group=group, oom_score_adj=-500 if self._is_root else 0), config)
-        return FunctionMachine(home, process, group, setup, zygote, self.remove)
+        return FunctionMachine(home, process, group, setup, zygote, self)
 
     def _rlimits(self, limits: Limits) -> tuple[tuple[str, int], ...]:
-        rlimits = [
-            ("core", 0),
-            ("fsize", limits.file_bytes),
-            ("memlock", 64 << 10),
-            ("msgqueue", 64 << 10),
-            ("nofile", limits.num_open_files),
-            ("nproc", limits.num_processes),
-        ]
+        rlimits = process_limits(limits)
         if "memory" in self._hierarchy.missing:
-            rlimits.append(("as", limits.memory_bytes))  # of each process alone, for want of better
-        return tuple(rlimits)
+            rlimits += (("as", limits.memory_bytes),)  # of each process alone, for want of better
+        return rlimits
 
-    def _layers(self, spec: SandboxSpec, home: Path, state: HomeState) -> Sequence[Path]:
-        """Folders of the image's layers and the spec's own, lowest first; none for the host's own programs."""
+    def _layers(self, spec: SandboxSpec, home: Path, state: HomeState) -> tuple[Sequence[str], Sequence[Path]]:
+        """The image's layers and the spec's own, lowest first, and their folders; none for the host's own programs."""
         if spec.image is None:
             if spec.layers:
                 raise NotSupported("layers need an image below them; name one, or take kind='container'")
-            return ()
+            return (), ()
         digests = chosen_layers(self._store, spec.image, spec.layers)
         if len(digests) > 1 and not self._is_root:
             raise NotSupported(f"an image of {len(digests)} layers needs root; merge them into one")
         state.record(driver=self.name)
-        return self._store.mount(OWNER + home.name, digests)
+        return digests, self._store.mount(OWNER + home.name, digests)
 
     def _group(self, home: Path) -> Cgroup | None:
         return None if self._hierarchy.mode == "none" else Cgroup(self._hierarchy, group_name(home))

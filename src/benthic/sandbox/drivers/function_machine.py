@@ -3,10 +3,10 @@
 import asyncio
 import time
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from benthic.errors import SandboxError
+from benthic.sandbox.drivers.container_machine import Owner
 from benthic.sandbox.drivers.zygote_client import ZygoteClient
 from benthic.sandbox.errors import NotSupported
 from benthic.sandbox.guest import JobSetup
@@ -28,11 +28,11 @@ class FunctionMachine:
         group: Cgroup | None,
         setup: JobSetup,
         zygote: ZygoteClient,
-        remove: Callable[[Path], Awaitable[None]],
+        owner: Owner,
     ) -> None:
-        """`process` is init as the host sees it; `remove` takes away all that a home stands for."""
+        """`process` is init as the host sees it."""
         self.home, self.process, self.group, self.setup = home, process, group, setup
-        self._zygote, self._remove = zygote, remove
+        self._zygote, self._owner = zygote, owner
 
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """A new stream to init; an older one is closed by init."""
@@ -59,8 +59,20 @@ class FunctionMachine:
         self._needed_group("be paused").thaw()
 
     async def snapshot(self, name: str) -> SnapshotRef:
-        """Not by this kind: what a function sandbox writes is meant to be thrown away."""
-        raise NotSupported(f"function sandboxes keep no snapshots, such as {name!r}; take kind='container'")
+        """Keeps what lies in /work, under a name; processes stand still meanwhile, and nothing else is kept.
+
+        Raises:
+            NotSupported: without control groups, or where the jail has no host uid of its own.
+        """
+        was_frozen = self._needed_group("be kept").is_frozen()
+        if self.setup.uid == 0:
+            raise NotSupported(f"function sandboxes keep no snapshots, such as {name!r}, unless their host is root")
+        await self.freeze()
+        try:
+            return await asyncio.to_thread(self._owner.keep, self.home, name)
+        finally:
+            if not was_frozen:
+                await self.thaw()
 
     async def usage(self) -> Usage:
         """Since the start, of the whole sandbox."""
@@ -88,7 +100,7 @@ class FunctionMachine:
 
     async def destroy(self) -> None:
         """Ends every process and removes every resource, in any state, as often as called."""
-        await self._remove(self.home)
+        await self._owner.remove(self.home)
 
     def _needed_group(self, what: str) -> Cgroup:
         if self.group is None:

@@ -14,6 +14,8 @@ INIT = "/dev/init"
 """Where init's program is inside: on the memory file system of /dev, so that no layer or snapshot ever has it."""
 LISTEN_FD = 3
 """The first descriptor after stdio, as `--preserve-fds=1` leaves it."""
+CONTROL = "/dev/control"
+"""Where init makes its socket under a kernel of its own, that takes no descriptor; nobody else may enter it."""
 HOSTNAME = "sandbox"
 MAX_SHM_BYTES = 64 * MIB
 SHM_SHARE = 4
@@ -53,6 +55,7 @@ def bundle_config(
     num_uids: int,
     limits: Limits,
     cgroup: str | None = None,
+    control: Path | None = None,
 ) -> dict[str, Any]:
     """The whole of `config.json`.
 
@@ -62,6 +65,8 @@ def bundle_config(
         arguments: init's.
         first_uid: host uid of root inside; the next `num_uids - 1` follow.
         cgroup: where the runtime makes control groups itself, such as `/benthic/0123456789ab`; None: it stays in ours.
+        control: a folder of the host for `CONTROL`; then /tmp is named too, or gVisor would put a memory file system
+            without a limit there.
     """
     ids = [{"containerID": 0, "hostID": first_uid, "size": num_uids}]
     linux: dict[str, Any] = {
@@ -87,9 +92,14 @@ def bundle_config(
             "capabilities": {kind: list(_CAPABILITIES) for kind in ("bounding", "effective", "permitted")},
             "rlimits": [{"type": "RLIMIT_CORE", "soft": 0, "hard": 0}],
         },
-        "mounts": _mounts(init, limits),
+        "mounts": _mounts(init, limits) + ([] if control is None else _own_kernel_mounts(root, control)),
         "linux": linux,
     }
+
+
+def shm_bytes(limits: Limits) -> int:
+    """The size of /dev/shm."""
+    return min(MAX_SHM_BYTES, limits.memory_bytes // SHM_SHARE)
 
 
 def write_bundle(folder: Path, config: dict[str, Any]) -> None:
@@ -99,15 +109,21 @@ def write_bundle(folder: Path, config: dict[str, Any]) -> None:
 
 
 def _mounts(init: Path, limits: Limits) -> list[dict[str, Any]]:
-    shm_bytes = min(MAX_SHM_BYTES, limits.memory_bytes // SHM_SHARE)
     guarded = ("nosuid", "noexec", "nodev")
     return [
         _mount("/proc", "proc", "proc", *guarded),
         _mount("/dev", "tmpfs", "tmpfs", "nosuid", "mode=755", "size=64k"),
         _mount("/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
-        _mount("/dev/shm", "tmpfs", "tmpfs", *guarded, "mode=1777", f"size={shm_bytes}", "nr_inodes=4096"),
+        _mount("/dev/shm", "tmpfs", "tmpfs", *guarded, "mode=1777", f"size={shm_bytes(limits)}", "nr_inodes=4096"),
         _mount("/sys", "sysfs", "sysfs", *guarded, "ro"),
         _mount(INIT, "bind", str(init), "bind", "ro", "nosuid", "nodev"),
+    ]
+
+
+def _own_kernel_mounts(root: Path, control: Path) -> list[dict[str, Any]]:
+    return [
+        _mount(CONTROL, "bind", str(control), "bind", "rw", "nosuid", "nodev", "noexec"),
+        _mount("/tmp", "bind", str(root / "tmp"), "bind", "rw", "nosuid", "nodev"),
     ]
 
 

@@ -5,6 +5,7 @@
                      root       the overlay of them, which becomes the sandbox's root
                      init       init's program
                      moved      the version 2 tree of control groups, which crun refuses beside version 1
+                     control    where init makes its socket if it gets none from here
                      stdio      init's input and output, an empty file
 
 The folder is a memory file system in that namespace alone. So the host has no mount of an overlay that could be left
@@ -24,7 +25,7 @@ from benthic.sandbox.linux import mounts
 from benthic.sandbox.linux.namespaces import in_private_mounts
 
 STAGE = Path("/run/benthic/mnt")
-ROOT, INIT, MOVED = STAGE / "root", STAGE / "init", STAGE / "moved"
+ROOT, INIT, MOVED, CONTROL = STAGE / "root", STAGE / "init", STAGE / "moved", STAGE / "control"
 START_LIMIT_S = 20.0
 
 
@@ -40,9 +41,11 @@ class OciLaunch:
     """A user namespace that shows the layers' owners as the sandbox's uids (`namespaces.id_map`)."""
     moved: Path | None = None
     """A mount that the runtime must not see where it is; the command finds it at `MOVED`."""
+    control: Path | None = None
+    """A folder that the command finds at `CONTROL`."""
     command: Sequence[str]
     """The runtime's, which ends when the container has started."""
-    listening: int
+    listening: int | None = None
     """A descriptor that becomes init's, as `LISTEN_FD`."""
 
     def run(self) -> int:
@@ -69,6 +72,9 @@ class OciLaunch:
         # Seen through the clone, the scratch disk's folders have their sandbox's owners.
         upper, work = (disk / folder.name for folder in (self.scratch.upper, self.scratch.work))
         mounts.mount_overlay(lower[::-1], upper, work, ROOT)
+        if self.control is not None:
+            CONTROL.mkdir()
+            mounts.attach(mounts.clone(self.control), CONTROL)
         if self.moved is not None:
             MOVED.mkdir()
             mounts.attach(mounts.clone(self.moved), MOVED)
@@ -76,10 +82,10 @@ class OciLaunch:
         return _run(self.command, self.listening)
 
 
-def _run(command: Sequence[str], listening: int) -> int:
+def _run(command: Sequence[str], listening: int | None) -> int:
     # crun gives stdio to the container's root. So it must be neither a pipe of ours nor the host's own /dev/null.
     stdio = os.open(STAGE / "stdio", os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    wanted = {0: stdio, 1: stdio, 2: stdio, LISTEN_FD: listening}
+    wanted = {0: stdio, 1: stdio, 2: stdio} | ({} if listening is None else {LISTEN_FD: listening})
     try:
         pid = os.posix_spawn(
             command[0],

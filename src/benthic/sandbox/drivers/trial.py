@@ -1,9 +1,8 @@
 """One try of a driver on this machine: a sandbox is started, runs `true`, and is ended."""
 
-import asyncio
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,12 +11,12 @@ from benthic.sandbox.guest import Guest
 from benthic.sandbox.records import Command, ProbeResult, SandboxSpec
 
 
-async def try_out(driver: Driver, root: Path, describe: Callable[[], str]) -> ProbeResult:
+async def try_out(driver: Driver, root: Path, describe: Callable[[], Awaitable[str]]) -> ProbeResult:
     """Never raises.
 
     Args:
         root: the state root, below which the try has a home of its own.
-        describe: what runs it, in words; only asked for where it ran. May block.
+        describe: what runs it, in words; only asked for where it ran.
     """
     home = root / "homes" / uuid4().hex[:12]
     began = time.perf_counter()
@@ -30,12 +29,12 @@ async def try_out(driver: Driver, root: Path, describe: Callable[[], str]) -> Pr
             result = await guest.run("probe", Command(argv=("true",)))
             await guest.close()
             took_s = time.perf_counter() - began
+            detail = await describe()
         finally:
             await machine.destroy()
     except Exception as error:  # noqa: BLE001 - the answer of a probe
         return ProbeResult(kind=driver.kind, driver=driver.name, is_working=False, detail=str(error))
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    detail = await asyncio.to_thread(describe)
     is_working = result.returncode == 0
     return ProbeResult(kind=driver.kind, driver=driver.name, is_working=is_working, detail=detail, start_s=took_s)

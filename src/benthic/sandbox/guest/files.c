@@ -217,10 +217,25 @@ static void call_list(char **arguments)
     closedir(folder);
 }
 
+int open_folder(int parent, const char *name)
+{
+    struct stat opened, named;
+    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    /* gVisor follows a link when it is asked for a folder. */
+    if (!fstat(fd, &opened) && !fstatat(parent, name, &named, AT_SYMLINK_NOFOLLOW) && !S_ISLNK(named.st_mode) &&
+        opened.st_dev == named.st_dev && opened.st_ino == named.st_ino)
+        return fd;
+    close(fd);
+    errno = ELOOP;
+    return -1;
+}
+
 /* Goes down by open folders: a link that replaces one meanwhile is never followed. */
 static void remove_below(int parent, const char *name)
 {
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = open_folder(parent, name);
     DIR *folder = fd < 0 ? NULL : fdopendir(fd);
     if (!folder)
         file_failed(errno, "cannot open the folder '%s'", name);

@@ -165,6 +165,7 @@ void close_other_fds(int first_kept, int second_kept);
 
 /* ---- for file calls; what they cannot do ends them ---- */
 
+int open_folder(int parent, const char *name); /* never by a link; -1 and errno */
 void file_failed(int error, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));
 void check(bool is_good, const char *what); /* errno says why not */
 void put_all(int fd, const void *data, size_t len);
@@ -225,6 +226,7 @@ void job_free(struct job *job);
 
 struct init {
     int listener;         /* -1: a device */
+    bool has_no_subreapers;
     const char *device;
     int connection;       /* -1: none */
     struct bytes in, out;

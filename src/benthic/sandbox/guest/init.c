@@ -1,6 +1,7 @@
 /* The first process of a sandbox: one loop over the host's stream, its jobs' pipes, and its children.
  *
  *     init --listen-fd N      an inherited listening unix socket; the newest connection replaces the older one
+ *     init --listen PATH      a unix socket that it makes there, for whom no descriptor can be handed in
  *     init --device PATH      a virtio-serial port or a serial line
  *     init --boot             the first program of a virtual machine, which finds its way to the host by itself
  *
@@ -22,6 +23,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <termios.h>
 #include <time.h>
@@ -32,6 +34,7 @@ enum {
     STEP_MAX_MS = 1000,   /* of running time in one step; more means that the machine was frozen */
     RETRY_MS = 20,        /* until a device without a host is looked at again */
     STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
+    BACKLOG = 16,
     FDS_MAX = JOB_FDS * MAX_JOBS + 3,
 };
 
@@ -136,7 +139,8 @@ static bool reap(struct init *init)
             job = job->next;
         if (!job)
             continue;
-        has_lost_monitor |= !job->is_file_call && WIFSIGNALED(status);
+        /* Without subreapers (gVisor) what a command leaves behind is never its monitor's, and so not ended by it. */
+        has_lost_monitor |= !job->is_file_call && (WIFSIGNALED(status) || (job->reason && init->has_no_subreapers));
         job_reaped(job, status, init->now_ms);
     }
     return has_lost_monitor;
@@ -324,6 +328,19 @@ static void end_all(struct init *init)
         end_machine();
 }
 
+/* A listening socket at a path; -1 if it cannot be made. */
+static int listen_at(const char *path)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || strlen(path) >= sizeof address.sun_path)
+        return -1;
+    memcpy(address.sun_path, path, strlen(path));
+    if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, BACKLOG))
+        return -1;
+    return fd;
+}
+
 static bool parse_arguments(struct init *init, int argc, char **argv)
 {
     if (argc == 2 && !strcmp(argv[1], "--boot")) {
@@ -331,6 +348,8 @@ static bool parse_arguments(struct init *init, int argc, char **argv)
         init->listener = boot_machine(&init->device);
     } else if (argc == 3 && !strcmp(argv[1], "--listen-fd")) {
         init->listener = atoi(argv[2]);
+    } else if (argc == 3 && !strcmp(argv[1], "--listen")) {
+        init->listener = listen_at(argv[2]);
     } else if (argc == 3 && !strcmp(argv[1], "--device")) {
         init->device = argv[2];
     }
@@ -341,7 +360,7 @@ int main(int argc, char **argv)
 {
     struct init init = {.listener = -1, .connection = -1};
     if (!parse_arguments(&init, argc, argv)) {
-        fprintf(stderr, "usage: %s --listen-fd N | --device PATH | --boot\n", argv[0]);
+        fprintf(stderr, "usage: %s --listen-fd N | --listen PATH | --device PATH | --boot\n", argv[0]);
         return 2;
     }
     hide();
@@ -356,7 +375,9 @@ int main(int argc, char **argv)
             return 1;
         }
     }
+    int adopts = 0;
     prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    init.has_no_subreapers = prctl(PR_GET_CHILD_SUBREAPER, &adopts, 0, 0, 0) || !adopts;
     protect_from_oom_killer();
     raise_file_limit(&init);
     draw_boot_id(&init);

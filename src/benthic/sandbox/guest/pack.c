@@ -151,7 +151,7 @@ static void pack_folder(struct packing *packing, int parent, const char *last, c
 {
     struct stat status;
     char *inner = NULL;
-    int fd = openat(parent, last, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = open_folder(parent, last);
     if (fd < 0 || fstat(fd, &status))
         file_failed(errno, "cannot open the folder '%s'", name);
     if (depth == DEPTH_MAX)

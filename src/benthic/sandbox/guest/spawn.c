@@ -7,6 +7,7 @@
 #include "guest.h"
 #include "linux_abi.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -41,10 +42,19 @@ static void close_range_of(unsigned first, unsigned last)
 {
     if (first > last || !syscall(SYS_close_range, first, last, 0))
         return;
-    struct rlimit limit; /* kernels before 5.9, gVisor */
+    DIR *open_ones = opendir("/proc/self/fd"); /* kernels before 5.9, gVisor */
+    struct rlimit limit;
     getrlimit(RLIMIT_NOFILE, &limit);
-    for (unsigned fd = first; fd <= last && fd < limit.rlim_cur; fd++)
+    for (unsigned fd = first; !open_ones && fd <= last && fd < limit.rlim_cur; fd++)
         close(fd);
+    if (!open_ones)
+        return;
+    for (struct dirent *one; (one = readdir(open_ones));) {
+        unsigned fd = atoi(one->d_name);
+        if (fd >= first && fd <= last && fd != (unsigned)dirfd(open_ones))
+            close(fd);
+    }
+    closedir(open_ones);
 }
 
 /* Closes everything from 3 on but these two, -1 for none. */

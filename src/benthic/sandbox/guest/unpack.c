@@ -135,7 +135,7 @@ static int enter(int parent, const char *name, const char *path)
 {
     if (mkdirat(parent, name, 0755) && errno != EEXIST)
         file_failed(errno, "cannot make a folder of '%s'", path);
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int fd = open_folder(parent, name);
     if (fd < 0)
         file_failed(errno, "a part of '%s' is no folder", path);
     return fd;

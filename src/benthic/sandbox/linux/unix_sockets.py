@@ -1,5 +1,6 @@
 """Unix sockets in homes, whose paths may be longer than the 108 bytes that a socket's address holds."""
 
+import asyncio
 import errno
 import os
 import socket
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _BACKLOG = 16
+_PAUSE_S = 0.005
 
 
 @contextmanager
@@ -47,3 +49,27 @@ def listening(path: Path) -> Iterator[socket.socket]:
         path.chmod(0o600)
         listener.listen(_BACKLOG)
         yield listener
+
+
+async def take_socket(made: Path, target: Path, *, limit_s: float) -> None:
+    """Waits until a sandbox's first process listens on a socket, and moves that to where the host alone reaches it.
+
+    Not before: gVisor looks the name up again between making a socket and listening on it.
+
+    Raises:
+        TimeoutError: nobody listened within `limit_s`.
+    """
+    async with asyncio.timeout(limit_s):
+        while not _is_heard(made):
+            await asyncio.sleep(_PAUSE_S)
+    made.rename(target)
+
+
+def _is_heard(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as caller:
+        try:
+            with short_path(path) as address:
+                caller.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True

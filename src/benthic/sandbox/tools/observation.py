@@ -10,6 +10,7 @@ _REASONS = {
     Reason.TIMEOUT: "it took too long and was ended with everything it had started",
     Reason.QUIET: "it printed nothing for too long and was ended",
     Reason.OUT_OF_MEMORY: "it used more memory than there is and was ended",
+    Reason.OUT_OF_PROCESSES: "it started more processes than it may have and was ended",
     Reason.KILLED: "it was ended from outside",
 }
 

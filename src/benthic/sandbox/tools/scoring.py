@@ -17,7 +17,7 @@ from benthic.sandbox.tools.checks import run_check
 from benthic.sandbox.tools.integrity import Fingerprint, changes, fingerprint
 from benthic.sandbox.tools.task import AnswerCheck, Reward, Task, Verdict
 
-_AGENTS_DOING = (Reason.OUT_OF_MEMORY,)
+_AGENTS_DOING = (Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES)
 
 
 async def prepare(task: Task, sandbox: Sandbox) -> None:
