@@ -7,6 +7,7 @@ machine, joins what runs in it, and goes on behind the last call of its log.
 
 import asyncio
 import contextlib
+import math
 import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
@@ -246,6 +247,8 @@ class LocalHost:
         return log.checkpoint(last_seq)
 
     async def renew(self, sandbox_id: str, lease_s: float) -> None:
+        if not 0 < lease_s < math.inf:
+            raise RequestError(f"lease_s ({lease_s}) must be a number of seconds above 0", param="lease_s")
         await (await self._alive(sandbox_id)).renew(lease_s)
 
     async def log(self, sandbox_id: str) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def test_what_is_wrong_with_a_call_is_told_and_its_place_is_free(stand: Stand) -
             assert (await sandbox.exec("echo a")).seq == seq
             with pytest.raises(TrajectoryDiverged, match="shell of exec was 'echo a'"):
                 await stand.host.call(sandbox.id, seq, Request(verb="exec", arguments={"shell": "echo b"}))
-            with pytest.raises(RequestError, match="seq"):
+            with pytest.raises(RequestError):
                 await stand.host.call(sandbox.id, -1, Request(verb="exec", arguments={"shell": "true"}))
 
     stand.play(scene)

@@ -26,6 +26,7 @@ class FakeHost:
         self.leases: dict[str, float] = {}
         self.num_creates = 0
         self.num_calls = 0
+        self.forks: dict[tuple[str, int], int] = {}
         self.pages: list[int] = []
         """Where each page began that was asked for."""
         self.num_starting = 0
@@ -37,6 +38,8 @@ class FakeHost:
         self, spec: SandboxSpec, *, key: str | None = None, snapshot: SnapshotRef | None = None
     ) -> SandboxInfo:
         if key in self.keys:
+            while self.keys[key] not in self.infos:
+                await asyncio.sleep(0.005)
             return self.infos[self.keys[key]]
         self.num_creates += 1
         sandbox_id = f"{self.prefix}{self.num_creates:011x}"
@@ -130,7 +133,10 @@ class FakeHost:
         return SnapshotRef(id=name or f"snap-{sandbox_id}", kind="function", seq=len(self.logs[sandbox_id]) - 1)
 
     async def fork(self, sandbox_id: str, count: int, *, seq: int | None = None) -> list[SandboxInfo]:
-        return [await self.create(self.infos[sandbox_id].spec) for _ in range(count)]
+        if seq is not None and self.forks.setdefault((sandbox_id, seq), count) != count:
+            raise TrajectoryDiverged(f"call {seq} differs from the logged one")
+        keys = [None if seq is None else f"fork of {sandbox_id} at {seq}: {index}" for index in range(count)]
+        return [await self.create(self.infos[sandbox_id].spec, key=key) for key in keys]
 
     async def branch(self, sandbox_id: str, seq: int, *, key: str | None = None) -> SandboxInfo:
         return await self.create(self.infos[sandbox_id].spec, key=key)

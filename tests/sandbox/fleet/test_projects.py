@@ -34,7 +34,7 @@ def make(sql: sqlite3.Connection, key: str) -> None:
     creations = Creations(sql, Projects(sql))
     creations.reserve("p", key, SPEC, lambda: "h")
     SandboxRows(sql).add(SandboxInfo(id=key, spec=SPEC, state=State.RUNNING), project="p", host="h")
-    creations.finish("p", key, key)
+    creations.finish("p", key, SPEC, "h", key)
 
 
 def test_a_token_opens_its_project_until_it_is_removed_and_only_its_digest_is_kept(

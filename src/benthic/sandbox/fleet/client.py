@@ -7,19 +7,21 @@ the same answers.
 import contextlib
 import re
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
 
 from benthic.errors import shown
 from benthic.sandbox.errors import SandboxDied, UnknownSandbox
-from benthic.sandbox.fleet.connection import Connection, Cut, Patience
-from benthic.sandbox.fleet.frames import CONTENT_TYPE, answer_of, item_of, logged_of, one_frame, request_frame
+from benthic.sandbox.fleet.connection import Connection, Cut, Patience, understood
+from benthic.sandbox.fleet.frames import CONTENT_TYPE, Frame, answer_of, item_of, logged_of, one_frame, request_frame
 from benthic.sandbox.fleet.leases import LeaseKeeper
 from benthic.sandbox.fleet.replay import ReplayPages
 from benthic.sandbox.host import Answer, Logged, Rebuilt, Request, SandboxInfo
 from benthic.sandbox.live import kept_chunks
 from benthic.sandbox.records import Checkpoint, Chunk, Result, SandboxSpec, SnapshotRef
 from benthic.sandbox.wire import decode, encode, unpack_error, unpack_result
+
+T = TypeVar("T")
 
 _ID = re.compile(r"[0-9a-f]{12}")
 
@@ -68,17 +70,17 @@ class RemoteHost:
         body = {"spec": encode(spec), "key": key or uuid.uuid4().hex}
         body |= {"snapshot": encode(snapshot)} if snapshot is not None else {}
         body |= {"rebuild": True} if self._rebuild else {}
-        info = decode(SandboxInfo, await self.connection.json("POST", "/sandboxes", body))
+        info = self._read(SandboxInfo, await self.connection.json("POST", "/sandboxes", body))
         self._leases.hold(info.id)
         return info
 
     async def info(self, sandbox_id: str) -> SandboxInfo:
         """See `Host`."""
-        return decode(SandboxInfo, await self._json("GET", sandbox_id, ""))
+        return self._read(SandboxInfo, await self._json("GET", sandbox_id, ""))
 
     async def sandboxes(self) -> list[SandboxInfo]:
         """See `Host`; at a gateway, those of the token's project."""
-        return [decode(SandboxInfo, item) for item in await self.connection.json("GET", "/sandboxes")]
+        return self._read(list[SandboxInfo], await self.connection.json("GET", "/sandboxes"))
 
     async def call(self, sandbox_id: str, seq: int, request: Request) -> Answer:
         """See `Host`."""
@@ -89,7 +91,7 @@ class RemoteHost:
         body = request_frame(request).to_bytes()
         with _about(sandbox_id):
             response = await self.connection.send("POST", _path(sandbox_id, f"/calls/{seq}"), body, CONTENT_TYPE)
-        answer = answer_of(one_frame(response.content))
+        answer = self._answer(response.content)
         await self._pages.told(sandbox_id, seq, answer)
         return answer
 
@@ -98,7 +100,8 @@ class RemoteHost:
         with _about(sandbox_id):
             path = _path(sandbox_id, f"/calls?first_seq={first_seq}")
             response = await self.connection.send("GET", path, b"", CONTENT_TYPE, patience_s=0.0)
-        return logged_of(response.content)
+        with understood(self.connection.url):
+            return logged_of(response.content)
 
     async def stream(self, sandbox_id: str, seq: int, request: Request) -> AsyncIterator[Chunk | Answer]:
         """See `Host`. After a cut the stream is asked for again, and what has been seen is left out."""
@@ -128,10 +131,11 @@ class RemoteHost:
             with _about(sandbox_id):
                 path = _path(sandbox_id, f"/jobs/{seq}/wait")
                 response = await self.connection.send("POST", path, b"", CONTENT_TYPE)
-            answer = answer_of(one_frame(response.content))
+            answer = self._answer(response.content)
         if answer.error is not None:
             raise unpack_error(answer)
-        return unpack_result(answer.value, answer.data)
+        with understood(self.connection.url):
+            return unpack_result(answer.value, answer.data)
 
     async def signal(self, sandbox_id: str, seq: int, signal: int) -> None:
         """See `Host`."""
@@ -155,8 +159,8 @@ class RemoteHost:
 
     async def expose(self, sandbox_id: str, port: int) -> str:
         """See `Host`: the path is one on the sandbox's host, of use to programs there."""
-        path: str = (await self._json("POST", sandbox_id, "/expose", {"port": port}))["path"]
-        return path
+        found = self._read(dict[str, str], await self._json("POST", sandbox_id, "/expose", {"port": port}))
+        return found.get("path", "")
 
     async def pause(self, sandbox_id: str) -> None:
         """See `Host`."""
@@ -168,12 +172,14 @@ class RemoteHost:
 
     async def snapshot(self, sandbox_id: str, name: str | None = None, *, seq: int | None = None) -> SnapshotRef:
         """See `Host`."""
-        return decode(SnapshotRef, await self._once("POST", sandbox_id, "/snapshot", {"name": name, "seq": seq}, seq))
+        return self._read(
+            SnapshotRef, await self._once("POST", sandbox_id, "/snapshot", {"name": name, "seq": seq}, seq)
+        )
 
     async def fork(self, sandbox_id: str, count: int, *, seq: int | None = None) -> list[SandboxInfo]:
         """See `Host`; the new ones stay on the host of the old."""
         found = await self._once("POST", sandbox_id, "/fork", {"count": count, "seq": seq}, seq)
-        forks = [decode(SandboxInfo, item) for item in found]
+        forks = self._read(list[SandboxInfo], found)
         for info in forks:
             self._leases.hold(info.id)
         return forks
@@ -181,19 +187,20 @@ class RemoteHost:
     async def branch(self, sandbox_id: str, seq: int, *, key: str | None = None) -> SandboxInfo:
         """See `Host`; the new one stays on the host of the old."""
         body = {"seq": seq, "key": key or uuid.uuid4().hex}
-        info = decode(SandboxInfo, await self._json("POST", sandbox_id, "/branch", body))
+        info = self._read(SandboxInfo, await self._json("POST", sandbox_id, "/branch", body))
         self._leases.hold(info.id)
         return info
 
     async def rebuild(self, sandbox_id: str, *, may_rerun: bool = False) -> Rebuilt:
         """See `Host`; at a gateway, on the host that it is said to be on."""
-        return decode(Rebuilt, await self._json("POST", sandbox_id, "/rebuild", {"may_rerun": may_rerun}))
+        return self._read(Rebuilt, await self._json("POST", sandbox_id, "/rebuild", {"may_rerun": may_rerun}))
 
     async def checkpoint(self, sandbox_id: str, last_seq: int | None = None) -> Checkpoint:
         """See `Host`."""
         query = "" if last_seq is None else f"?last_seq={last_seq}"
         found = await self._json("GET", sandbox_id, f"/checkpoint{query}")
-        return Checkpoint(decode(str, found[0]), decode(int, found[1]), decode(str, found[2]))
+        with understood(self.connection.url):
+            return Checkpoint(decode(str, found[0]), decode(int, found[1]), decode(str, found[2]))
 
     async def renew(self, sandbox_id: str, lease_s: float) -> None:
         """See `Host`."""
@@ -210,6 +217,18 @@ class RemoteHost:
         self._pages.drop(sandbox_id)
         await self._json("DELETE", sandbox_id, "")
 
+    def _read(self, kind: type[T], value: Any) -> T:
+        with understood(self.connection.url):
+            return decode(kind, value)
+
+    def _answer(self, body: bytes) -> Answer:
+        with understood(self.connection.url):
+            return answer_of(one_frame(body))
+
+    def _item(self, read: Callable[[Frame], T], frame: Frame) -> T:
+        with understood(self.connection.url):
+            return read(frame)
+
     async def _json(self, method: str, sandbox_id: str, path: str, body: Any = None) -> Any:
         with _about(sandbox_id):
             return await self.connection.json(method, _path(sandbox_id, path), body)
@@ -222,8 +241,7 @@ class RemoteHost:
 
     async def _incarnation(self, sandbox_id: str) -> str:
         """Of the agent that owns a sandbox now: asked first, so that it is known if the answer that follows is cut."""
-        found: str = (await self._json("GET", sandbox_id, "/incarnation"))["incarnation"]
-        return found
+        return self._read(dict[str, str], await self._json("GET", sandbox_id, "/incarnation")).get("incarnation", "")
 
     async def _items(self, method: str, sandbox_id: str, path: str, body: bytes) -> AsyncIterator[Chunk | Answer]:
         seen = {"stdout": 0, "stderr": 0}
@@ -238,8 +256,8 @@ class RemoteHost:
                             if frame.type == "end":
                                 return
                             if frame.type == "error":
-                                raise unpack_error(answer_of(frame))
-                            item = item_of(frame)
+                                raise unpack_error(self._item(answer_of, frame))
+                            item = self._item(item_of, frame)
                             if isinstance(item, Answer):
                                 yield item
                                 return

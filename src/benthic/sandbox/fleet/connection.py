@@ -10,8 +10,8 @@ import json
 import random
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -60,7 +60,8 @@ class Connection:
         """
         content = b"" if body is None else json.dumps(body).encode()
         response = await self.send(method, path, content, "application/json", once_for, patience_s)
-        return response.json() if response.content else None
+        with understood(self.url):
+            return response.json() if response.content else None
 
     async def send(
         self,
@@ -128,6 +129,19 @@ class Connection:
                 yield _frames(response)
         except httpx.TransportError as error:
             raise Cut(repr(error)) from error
+
+
+@contextmanager
+def understood(url: str) -> Iterator[None]:
+    """What is read inside is a server's answer: if it makes no sense, that is not its caller's mistake.
+
+    Raises:
+        HostUnreachable: it makes none.
+    """
+    try:
+        yield
+    except (RequestError, ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+        raise HostUnreachable(f"{url} answered in a form of its own ({error}); is it a gateway or an agent?") from error
 
 
 class Cut(Exception):
@@ -212,6 +226,8 @@ def error_of(status: int, body: bytes) -> BenthicError:
 async def _frames(response: httpx.Response) -> AsyncIterator[Frame]:
     reader = FrameReader()
     async for piece in response.aiter_raw():
-        for frame in reader.feed(piece):
+        with understood(str(response.url)):
+            frames = reader.feed(piece)
+        for frame in frames:
             if frame.type != "ping":
                 yield frame

@@ -58,16 +58,17 @@ class Creations:
         return Creation(project, key, host, None)
 
     def reserve_forks(self, project: str, keys: list[str], spec: SandboxSpec, host: str) -> None:
-        """The promises of forks, all or none.
+        """The promises of forks, those that are not yet made; all or none.
 
         Raises:
             QuotaExceeded: they are too many.
         """
         with transaction(self._sql):
-            if self.get(project, keys[0]) is not None:
+            missing = [key for key in keys if self.get(project, key) is None]
+            if not missing:
                 return  # asked before, and asked again
-            self._projects.check(project, spec, len(keys))
-            for key in keys:
+            self._projects.check(project, spec, len(missing))
+            for key in missing:
                 self._insert(project, key, spec, host)
 
     def get(self, project: str, key: str) -> Creation | None:
@@ -84,11 +85,9 @@ class Creations:
             (host, time.time(), creation.project, creation.key),
         )
 
-    def finish(self, project: str, key: str, sandbox_id: str) -> None:
-        """It was made. Within the transaction that adds the sandbox."""
-        self._sql.execute(
-            "UPDATE creations SET sandbox_id = ? WHERE project = ? AND key = ?", (sandbox_id, project, key)
-        )
+    def finish(self, project: str, key: str, spec: SandboxSpec, host: str, sandbox_id: str) -> None:
+        """It was made, even if its promise was dropped meanwhile. Within the transaction that adds the sandbox."""
+        self._insert(project, key, spec, host, sandbox_id)
 
     def drop(self, project: str, key: str) -> None:
         """It will not be made."""
@@ -104,8 +103,9 @@ class Creations:
         """Drops promises that nobody has asked for since that time; says how many."""
         return self._sql.execute("DELETE FROM creations WHERE sandbox_id IS NULL AND asked_s < ?", (before_s,)).rowcount
 
-    def _insert(self, project: str, key: str, spec: SandboxSpec, host: str) -> None:
+    def _insert(self, project: str, key: str, spec: SandboxSpec, host: str, sandbox_id: str | None = None) -> None:
         self._sql.execute(
-            "INSERT INTO creations (project, key, host, cpus, memory_bytes, asked_s) VALUES (?, ?, ?, ?, ?, ?)",
-            (project, key, host, spec.limits.cpus, spec.limits.memory_bytes, time.time()),
+            "INSERT INTO creations (project, key, host, cpus, memory_bytes, asked_s, sandbox_id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET sandbox_id = excluded.sandbox_id",
+            (project, key, host, spec.limits.cpus, spec.limits.memory_bytes, time.time(), sandbox_id),
         )

@@ -94,7 +94,7 @@ class Gateway:
         with transaction(self.sql):
             for key, info in zip(keys, forks, strict=True):
                 self.sandboxes.add(info, project=row.project, host=row.host)
-                self.creations.finish(row.project, key, info.id)
+                self.creations.finish(row.project, key, row.spec, row.host, info.id)
         self.hosts.promise(row.host, row.spec, len(forks))
 
     async def info(self, row: SandboxRow) -> SandboxInfo:
@@ -176,7 +176,7 @@ class Gateway:
                 raise
             with transaction(self.sql):
                 self.sandboxes.add(info, project=creation.project, host=host, can_rebuild=can_rebuild)
-                self.creations.finish(creation.project, creation.key, info.id)
+                self.creations.finish(creation.project, creation.key, spec, host, info.id)
             self.metrics.placed.labels(host).inc()
             return info
 

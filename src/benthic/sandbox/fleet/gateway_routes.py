@@ -185,8 +185,11 @@ async def _multiply(gateway: Gateway, sandbox_id: str, what: Literal["fork", "br
     body = await body_of(http)
     fields = object_of(body)
     count = count_of(fields) if what == "fork" else 1
-    name = fields.get("key") or fields.get("seq") or http.headers.get(names.REQUEST_ID) or uuid.uuid4().hex
+    given = fields.get("seq") if what == "fork" else fields.get("key")
+    name = http.headers.get(names.REQUEST_ID) or uuid.uuid4().hex if given is None else str(given)
     keys = [f"{what}/{row.id}/{name}/{index}" for index in range(count)]
+    if what == "branch":  # hosts know the keys of all projects, and these must not meet
+        body = json.dumps({**fields, "key": f"{row.project}/{keys[0]}"}).encode()
     gateway.creations.reserve_forks(row.project, keys, row.spec, row.host)
     response = await forward(gateway, row, f"/{what}", http, body)
     if response.status_code == 200:

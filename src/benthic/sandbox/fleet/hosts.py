@@ -63,18 +63,18 @@ class Hosts:
         """A heartbeat has come; says whether the host had been lost."""
         entry = self._entries.get(status.name)
         is_new = entry is None or entry.is_lost or _facts(entry.status) != _facts(status)
-        if entry is None:
-            entry = self._enter(status)
-        elif entry.status.url != status.url:
-            entry.host = RemoteHost(status.url, token=self._token, patience_s=0.0)
-        was_lost, entry.is_lost = entry.is_lost, False
-        entry.status, entry.seen_s, entry.load = status, self._clock(), status.load
         if is_new:
             self._sql.execute(
                 "INSERT INTO hosts (name, status) VALUES (?, ?)"
                 " ON CONFLICT (name) DO UPDATE SET status = excluded.status, is_lost = 0",
                 (status.name, json.dumps(encode(_facts(status)))),
             )
+        if entry is None:
+            entry = self._enter(status)
+        elif entry.status.url != status.url:
+            entry.host = RemoteHost(status.url, token=self._token, patience_s=0.0)
+        was_lost, entry.is_lost = entry.is_lost, False
+        entry.status, entry.seen_s, entry.load = status, self._clock(), status.load
         return was_lost
 
     def silent(self, since_s: float) -> list[str]:

@@ -1,16 +1,19 @@
 """Tokens and quotas over HTTP, for the fleet's own token or an administrator's."""
 
+import re
 from collections.abc import Callable
 
 from fastapi import APIRouter, Response
 from fastapi import Request as HttpRequest
 from fastapi.responses import JSONResponse
 
-from benthic.errors import RequestError
+from benthic.errors import RequestError, shown
 from benthic.sandbox.fleet.host_routes import encoded, field_of
 from benthic.sandbox.fleet.projects import Projects, Quota
 from benthic.sandbox.fleet.responses import json_of
 from benthic.sandbox.wire import decode
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def project_router(projects: Projects, must_be_admin: Callable[[HttpRequest], None]) -> APIRouter:
@@ -22,8 +25,10 @@ def project_router(projects: Projects, must_be_admin: Callable[[HttpRequest], No
         must_be_admin(http)
         fields = await json_of(http)
         project, label = field_of(fields, "project", str), field_of(fields, "label", str, default="")
-        if not project:
-            raise RequestError("project is empty; it must name whose sandboxes the token opens", param="project")
+        if not _NAME.fullmatch(project):
+            raise RequestError(
+                f"project ({shown(project)}) must be letters, digits, dots and dashes, 63 at most", param="project"
+            )
         is_admin = field_of(fields, "is_admin", bool, default=False)
         return JSONResponse({"token": projects.add_token(project, label=label, is_admin=is_admin)})
 

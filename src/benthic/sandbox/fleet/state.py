@@ -8,9 +8,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from benthic.errors import ConfigError
+from benthic.sandbox.errors import HostUnreachable
 
+_LOCKED_S = 1.0
+"""How long everybody waits for somebody else's lock, such as a backup's."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS hosts (
     name TEXT PRIMARY KEY, status TEXT NOT NULL, is_lost INTEGER NOT NULL DEFAULT 0,
@@ -39,6 +43,21 @@ CREATE TABLE IF NOT EXISTS quotas (
 """
 
 
+class _State(sqlite3.Connection):
+    """A connection whose file may be locked or full for a while: whoever asks again may have more luck."""
+
+    def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
+        """As ever.
+
+        Raises:
+            HostUnreachable: the file cannot be read or written now.
+        """
+        try:
+            return super().execute(statement, values)
+        except sqlite3.OperationalError as error:
+            raise HostUnreachable(f"the gateway's state cannot be read or written now ({error}); ask again") from error
+
+
 def open_state(path: Path) -> sqlite3.Connection:
     """The file, made if it is not there.
 
@@ -46,11 +65,11 @@ def open_state(path: Path) -> sqlite3.Connection:
         ConfigError: it cannot be one.
     """
     try:
-        sql = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+        sql = sqlite3.connect(path, isolation_level=None, timeout=_LOCKED_S, factory=_State)
         sql.execute("PRAGMA journal_mode = WAL")
         sql.execute("PRAGMA synchronous = FULL")
         sql.executescript(_SCHEMA)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, HostUnreachable) as error:
         raise ConfigError(f"state ({path}) cannot be the gateway's SQLite file: {error}") from None
     path.chmod(0o600)
     return sql
@@ -62,7 +81,8 @@ def transaction(sql: sqlite3.Connection) -> Iterator[None]:
     sql.execute("BEGIN IMMEDIATE")
     try:
         yield
+        sql.execute("COMMIT")
     except BaseException:
-        sql.execute("ROLLBACK")
+        if sql.in_transaction:  # a full disk may have ended it already
+            sql.execute("ROLLBACK")
         raise
-    sql.execute("COMMIT")

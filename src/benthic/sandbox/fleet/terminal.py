@@ -7,6 +7,7 @@ with the same terminal, its output from the start of what is kept.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 
@@ -19,6 +20,7 @@ from benthic.sandbox.wire import decode, encode, unpack_error
 
 FindHost = Callable[[WebSocket, str], Host]
 _TRY_AGAIN, _REFUSED = 1013, 1008
+_LAST_WORDS_S = 1.0
 
 
 def terminal_router(find: FindHost) -> APIRouter:
@@ -54,20 +56,30 @@ async def _spawn(host: Host, sandbox_id: str, seq: int, shell: str, rows: int, c
 
 async def _carry(socket: WebSocket, host: Host, sandbox_id: str, seq: int) -> None:
     """Both directions until the command ends or the socket is closed; the command outlives the socket."""
+    showing = asyncio.create_task(_show(socket, host, sandbox_id, seq))
     typing = asyncio.create_task(_type(socket, host, sandbox_id, seq))
     try:
-        async for chunk in host.output(sandbox_id, seq):
-            await socket.send_bytes(chunk.data)
-        result = await host.wait(sandbox_id, seq)
-        await socket.send_text(json.dumps({"returncode": result.returncode, "reason": result.reason.value}))
-        await socket.close()
+        await asyncio.wait((showing, typing), return_when=asyncio.FIRST_COMPLETED)
+        if not showing.done() and typing.exception() is not None:
+            await asyncio.wait([showing], timeout=_LAST_WORDS_S)  # what was typed may have come after the end
+        (showing if showing.done() else typing).result()
     except BenthicError as error:
-        await socket.close(_TRY_AGAIN, str(error)[:120])
+        with contextlib.suppress(RuntimeError):
+            await socket.close(_REFUSED if isinstance(error, RequestError) else _TRY_AGAIN, str(error)[:120])
     except (WebSocketDisconnect, RuntimeError):  # it has gone; starlette says so in two ways
         pass
     finally:
-        typing.cancel()
-        await asyncio.gather(typing, return_exceptions=True)
+        for task in (showing, typing):
+            task.cancel()
+        await asyncio.gather(showing, typing, return_exceptions=True)
+
+
+async def _show(socket: WebSocket, host: Host, sandbox_id: str, seq: int) -> None:
+    async for chunk in host.output(sandbox_id, seq):
+        await socket.send_bytes(chunk.data)
+    result = await host.wait(sandbox_id, seq)
+    await socket.send_text(json.dumps({"returncode": result.returncode, "reason": result.reason.value}))
+    await socket.close()
 
 
 async def _type(socket: WebSocket, host: Host, sandbox_id: str, seq: int) -> None:

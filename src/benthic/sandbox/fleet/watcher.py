@@ -28,7 +28,10 @@ class Watcher:
         """For ever."""
         try:
             while True:
-                self.look()
+                try:
+                    self.look()
+                except BenthicError as error:  # the state file may be full; the next look may succeed
+                    _log.error("the hosts could not be looked at: %s", error)
                 await asyncio.sleep(self._gateway.config.lost_after_s / _LOOKS_IN_A_LOSS)
         finally:
             for task in self._rebuilds.values():
