@@ -21,7 +21,7 @@ from benthic.sandbox.drivers.qemu_machine import QemuMachine
 from benthic.sandbox.drivers.qemu_process import running
 from benthic.sandbox.drivers.vm import vm_driver
 from benthic.sandbox.errors import NotSupported, StartFailed
-from benthic.sandbox.guest import Guest
+from benthic.sandbox.guest import Guest, connection
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import UidPool, find_hierarchy, root_tag
 from benthic.sandbox.records import MIB, Command, Limits, Network, Reason, Result, SandboxSpec, SnapshotRef
@@ -96,6 +96,41 @@ def test_clones_share_nothing_but_their_beginning(driver: QemuDriver) -> None:
             for machine in (one, other):
                 assert abs(int(await machine.text("date +%s")) - time.time()) < 30
             assert one.guest.hello.boot_id and await one.text("id -u; pwd") == "1000\n/work"
+
+    asyncio.run(check())
+
+
+def test_no_greeting_is_lost_however_often_clients_come_and_go(
+    driver: QemuDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FIRST_GREETING_S", "GREETING_S"):
+        monkeypatch.setattr(connection, name, 60.0)  # a lost one is not sent again within the test
+
+    async def check() -> None:
+        async with started(driver) as one:
+            await one.guest.close()
+            for _ in range(10):
+                guest = await Guest.attach(one.machine.connect)
+                await guest.close()
+
+    asyncio.run(check())
+
+
+def test_a_clone_is_configured_anew_and_finds_nothing_at_work_in_it(driver: QemuDriver) -> None:
+    async def check() -> None:
+        async with started(driver) as one:
+            assert await one.guest.jobs() == []
+            assert await one.text("cat /proc/[0-9]*/comm | grep -c ext4lazyinit") == "0"
+        home = driver.state_root / "homes" / uuid4().hex[:12]
+        home.mkdir()
+        machine = await driver.start(spec_of(driver), home)
+        try:
+            guest = await Guest.attach(machine.connect)
+            assert not guest.hello.is_configured
+            await guest.close()
+        finally:
+            await machine.destroy()
+            shutil.rmtree(home)
 
     asyncio.run(check())
 

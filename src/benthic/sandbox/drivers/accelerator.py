@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Literal
 
 TSC_WINDOW_S = 0.05
+TRANSLATED_CPU = "max,-smap,-umip,-la57,-pku,-mpx,-svm"
+"""All instructions that programs may look for. What only a kernel uses costs most where each page table level and each
+guarded copy is emulated, and a clone translates all of it anew."""
 _RDTSC = bytes.fromhex("0f3148c1e2204809d0c3")  # rdtsc; shl rdx, 32; or rax, rdx; ret
 
 
@@ -28,7 +31,7 @@ class Accelerator:
         """QEMU's arguments."""
         if self.name == "kvm":
             return "-accel", "kvm", "-cpu", "host"
-        return "-accel", "tcg,thread=multi", "-cpu", "max"
+        return "-accel", "tcg,thread=multi", "-cpu", TRANSLATED_CPU
 
     def kernel_words(self) -> str:
         """What the guest's kernel has to be told.

@@ -61,7 +61,7 @@ def saved_shape(hardware: Hardware, digests: Sequence[str]) -> dict[str, Any]:
     """What a saved memory fits: it holds addresses of devices and the content of disks."""
     return {
         "machine": hardware.board.machine,
-        "accelerator": hardware.accelerator.name,
+        "accelerator": " ".join(hardware.accelerator.arguments()),
         "memory_mib": hardware.memory_mib,
         "num_cpus": hardware.num_cpus,
         "layers": list(digests),

@@ -24,11 +24,11 @@ from benthic.sandbox.drivers.accelerator import Accelerator, kvm_obstacle, tcg
 from benthic.sandbox.drivers.disks import copy_sparse
 from benthic.sandbox.drivers.guest_hardware import collect_hardware, saved_shape
 from benthic.sandbox.drivers.machine_snapshot import read_snapshot
-from benthic.sandbox.drivers.qemu_command import PROGRAM, Board, Hardware
+from benthic.sandbox.drivers.qemu_command import KERNEL_WORDS, PROGRAM, Board, Hardware
 from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, remove_resources
 from benthic.sandbox.drivers.qemu_process import CONTROL, connect_port, identity, last_words, running, start_qemu
 from benthic.sandbox.drivers.qmp import QmpError, qmp
-from benthic.sandbox.drivers.templates import EMPTY, MEMORY, STATE, UPPER, Saved, Templates, template_key
+from benthic.sandbox.drivers.templates import EMPTY, FORM, MEMORY, STATE, UPPER, Saved, Templates, template_key
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
@@ -150,6 +150,8 @@ class QemuDriver:
         limits = spec.limits
         if snapshot is None:
             made_of = (
+                FORM,
+                KERNEL_WORDS,
                 hardware.kernel,
                 hardware.initramfs.parent.name,
                 limits.disk_bytes,

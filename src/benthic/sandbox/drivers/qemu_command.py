@@ -17,9 +17,10 @@ PORT_NAME = "benthic"
 CONSOLE_BYTES = 1 << 16
 KERNEL_WORDS = (
     "console=ttyS0 quiet panic=-1 reboot=t mitigations=off audit=0 cryptomgr.notests random.trust_cpu=on "
-    "tsc=reliable no_timer_check noautogroup"
+    "tsc=reliable no_timer_check noautogroup psi=0 cgroup_disable=memory lsm=landlock,yama"
 )
-"""Nothing in the machine is worth hiding from its own root; what each word saves is some of an emulated boot."""
+"""Nothing in the machine is worth hiding from its own root, and nobody reads its statistics; what each word saves is
+some of an emulated boot, and of every clone's first command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,14 +28,19 @@ from benthic.sandbox.drivers.qemu_command import Hardware
 from benthic.sandbox.drivers.qemu_process import CONTROL, PORT, connect_port, last_words, start_qemu
 from benthic.sandbox.drivers.qmp import QmpError, qmp
 from benthic.sandbox.errors import StartFailed
-from benthic.sandbox.guest import Guest
+from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.images import Store
 from benthic.sandbox.images.derived import LAYERS
 from benthic.sandbox.linux import Launch
-from benthic.sandbox.records import Limits
+from benthic.sandbox.records import Command, Limits
 
+FORM = "warm 1"
+"""How a template is made, beside what it is made of."""
 BOOT_S = 30.0
 NUM_TRIES = 3
+SETTLE_S = 0.5
+"""What a booted machine still does in the background it does once, and not in every clone."""
+_WARM_JOB = "warm"
 _MAKER = "template-"
 MEMORY, STATE, UPPER, EMPTY = "memory", "state", "upper", "empty.qcow2"
 
@@ -108,6 +113,7 @@ class Templates:
             async with _running(draft, hardware, self.tag) as home:
                 try:
                     guest = await Guest.attach(partial(connect_port, home), timeout_s=BOOT_S)
+                    await _warm(guest)
                 except SandboxError as error:
                     words = f"{error}; console: {await _console(home)}; QEMU: {last_words(home)}"
                     continue
@@ -160,6 +166,14 @@ async def save(home: Path) -> None:
         await control.execute("stop")
         await control.ignore_shared_memory(True)
         await control.migrate_to(home / STATE)
+
+
+async def _warm(guest: Guest) -> None:
+    """Runs a command, so that shell and libraries lie in memory already, and lets the kernel clean up after it."""
+    await guest.configure(JobSetup(env=(("PATH", "/usr/bin:/bin"),)))
+    await guest.run(_WARM_JOB, Command(argv=("sh", "-c", ":"), timeout_s=BOOT_S))  # an image need not have a shell
+    await guest.forget(_WARM_JOB)
+    await asyncio.sleep(SETTLE_S)
 
 
 @asynccontextmanager

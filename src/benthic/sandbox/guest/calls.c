@@ -346,8 +346,10 @@ static void call_jobs(struct call *call)
 
 /* ---- the machine ---- */
 
+/* A cloned machine is another one, and is configured anew. */
 static void call_reseed(struct call *call)
 {
+    call->init->setup.is_configured = false;
     int64_t now_ns = header_number(call->header, "now_ns", 0);
     struct timespec now = {now_ns / 1000000000, now_ns % 1000000000};
     int fd = open("/dev/urandom", O_WRONLY | O_CLOEXEC);

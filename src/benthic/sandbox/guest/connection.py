@@ -26,8 +26,8 @@ Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrite
 PROTOCOL = 1
 WINDOW = 192 << 10
 """Bytes of an output that init may send ahead of its reader."""
-GREETING_S = 2.0
-"""After so long a greeting is sent again: an older session's half frame may have swallowed the first one."""
+FIRST_GREETING_S, GREETING_S = 0.25, 2.0
+"""After so long a greeting is sent again, at first and at last: an older session's half frame may have swallowed it."""
 PAUSE_S = 0.02
 NONSENSE_MAX = 5
 """Disturbed sessions in a row, without one answer, that make a guest a lost one."""
@@ -221,6 +221,7 @@ class Connection:
         nonce = secrets.token_hex(16)
         hello = encode_frame(Frame({"op": "hello", "nonce": nonce, "client": self._client, "protocol": PROTOCOL}), 0)
         writer.write(hello)
+        patience_s = FIRST_GREETING_S
         while True:
             while (frame := decoder.take()) is not None:
                 if frame.header.get("hello") == nonce:
@@ -229,10 +230,11 @@ class Connection:
                     return decoder
             self._check_time("it says nothing")
             try:
-                async with asyncio.timeout(GREETING_S):
+                async with asyncio.timeout(patience_s):
                     data = await reader.read(1 << 16)
             except TimeoutError:
                 writer.write(hello)
+                patience_s = min(GREETING_S, 2 * patience_s)
                 continue
             if not data:
                 self._check_time("it hung up")

@@ -32,7 +32,8 @@
 enum {
     TICK_MS = 100,        /* while something has a time limit */
     STEP_MAX_MS = 1000,   /* of running time in one step; more means that the machine was frozen */
-    RETRY_MS = 20,        /* until a device without a host is looked at again */
+    RETRY_MS = 20,        /* until a device without a host is looked at again; a signal comes sooner */
+    ANNOUNCED_MS = 300,   /* the host's bytes may arrive that much before the news that it is there */
     STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
     BACKLOG = 16,
     FDS_MAX = JOB_FDS * MAX_JOBS + 3,
@@ -59,10 +60,17 @@ static void disconnect(struct init *init)
     forget_client(init);
 }
 
+/* Whether the device sends SIGIO when its host comes. */
+static void ask_for_news(const struct init *init, bool is_wanted)
+{
+    fcntl(init->connection, F_SETFL, O_NONBLOCK | (is_wanted ? O_ASYNC : 0));
+}
+
 static void open_device(struct init *init)
 {
     struct termios line;
     init->connection = open(init->device, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
+    fcntl(init->connection, F_SETOWN, getpid());
     if (init->connection >= 0 && !tcgetattr(init->connection, &line)) {
         cfmakeraw(&line);
         line.c_cflag |= CLOCAL;
@@ -88,11 +96,17 @@ static void read_stream(struct init *init)
     if (len <= 0) {
         if (!init->device) {
             disconnect(init);
-        } else { /* the host's end is closed for now */
-            forget_client(init);
+        } else { /* the host's end is closed for now, or just being opened */
+            ask_for_news(init, true);
+            if (init->now_ms - init->heard_ms > ANNOUNCED_MS)
+                forget_client(init);
             init->retry_ms = init->now_ms + RETRY_MS;
         }
         return;
+    }
+    if (init->device && init->retry_ms) {
+        ask_for_news(init, false);
+        init->retry_ms = 0;
     }
     bytes_add(&init->in, piece, len);
     init->heard_ms = init->now_ms;
@@ -157,6 +171,16 @@ static void drop_forgotten(struct init *init)
             place = &job->next;
         }
     }
+}
+
+/* True if a monitor was lost. */
+static bool take_signals(struct init *init, int signals)
+{
+    struct signalfd_siginfo info;
+    while (read(signals, &info, sizeof info) > 0)
+        if (info.ssi_signo == SIGIO)
+            init->retry_ms = init->now_ms;
+    return reap(init);
 }
 
 /* ---- the loop ---- */
@@ -247,12 +271,8 @@ static void loop(struct init *init, int signals)
         poll(polled.fds, polled.count, limit_ms);
         step_clock(init, &last_ms, limit_ms);
         serve_jobs(init, &polled);
-        if (polled.fds[0].revents) {
-            struct signalfd_siginfo info;
-            while (read(signals, &info, sizeof info) > 0)
-                continue;
-            has_strays |= reap(init);
-        }
+        if (polled.fds[0].revents)
+            has_strays |= take_signals(init, signals);
         if (has_strays)
             has_strays = end_strays(init);
         if (polled.fds[1].revents)
@@ -281,13 +301,14 @@ static void hide(void)
     environ = none;
 }
 
-static int watch_children(void)
+static int watch_signals(void)
 {
     sigset_t mask;
     sigfillset(&mask); /* only what the kernel insists on should end us */
     sigprocmask(SIG_SETMASK, &mask, NULL);
     sigemptyset(&mask);
     sigaddset(&mask, SIGCHLD);
+    sigaddset(&mask, SIGIO);
     return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
 }
 
@@ -381,7 +402,7 @@ int main(int argc, char **argv)
     protect_from_oom_killer();
     raise_file_limit(&init);
     draw_boot_id(&init);
-    loop(&init, watch_children());
+    loop(&init, watch_signals());
     end_all(&init);
     return 0;
 }

@@ -6,7 +6,6 @@ reader sees the old or the new one.
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,11 +41,11 @@ class HomeState:
         return fields if isinstance(fields, dict) else {}
 
     def record(self, **fields: Any) -> None:
-        """Adds fields, durably; call it before making what they name. None removes one."""
+        """Adds fields; call it before making what they name. None removes one.
+
+        This outlives every process but need not outlive the machine, with which all that it names would end.
+        """
         merged = {name: value for name, value in (self.load() | fields).items() if value is not None}
         draft = self.path.with_suffix(".new")
-        with draft.open("w") as file:
-            json.dump(merged, file, indent=1)
-            file.flush()
-            os.fdatasync(file.fileno())
+        draft.write_text(json.dumps(merged, indent=1))
         draft.replace(self.path)
