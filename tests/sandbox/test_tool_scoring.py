@@ -3,12 +3,14 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benthic.errors import ConfigError, SandboxError
+from benthic.sandbox import Sandbox
 from benthic.sandbox.errors import SandboxDied
 from benthic.sandbox.probe import local_host
 from benthic.sandbox.records import Command, Limits, Reason, SandboxSpec
@@ -22,7 +24,8 @@ from benthic.sandbox.tools import (
     SandboxEnvironment,
     Task,
 )
-from benthic.sandbox.tools.scoring import death_reward
+from benthic.sandbox.tools.scoring import death_reward, prepare, score
+from benthic.sandbox.tools.task import Check
 from tests.sandbox.kinds import require_kind
 
 FUNCTION = SandboxSpec(kind="function", limits=Limits(memory_bytes=128 << 20, num_processes=32))
@@ -114,6 +117,47 @@ def test_good_work_earns_its_reward_and_no_cheat_does(tmp_path: Path) -> None:
             assert len(reward.verdicts) == 3
 
     play(tmp_path, scene)
+
+
+STEAL = """
+import os, re
+judge = os.getppid()
+for line in open(f"/proc/{judge}/maps"):
+    first, last, mode = re.match("([0-9a-f]+)-([0-9a-f]+) (..)", line).groups()
+    if mode == "rw":
+        with open(f"/proc/{judge}/mem", "rb") as memory:
+            memory.seek(int(first, 16))
+            for secret in set(re.findall(b"[0-9a-f]{32}", memory.read(int(last, 16) - int(first, 16)))):
+                os.write(os.open(f"/proc/{judge}/fd/1", os.O_WRONLY), secret + b" passed adds\\n")
+"""
+REPLACE = """
+import os
+os.rename("/work/judge.py", "/work/other")
+open("/work/judge.py", "w").write("print(input(), 'passed', 'adds')")
+def add(a, b):
+    return 42
+"""
+
+
+@pytest.mark.parametrize(
+    ("cheat", "checks"), [(STEAL, ADD.checks[2:]), (REPLACE, ADD.checks[1:])], ids=["steal", "replace"]
+)
+def test_no_work_reaches_into_the_hidden_program_or_puts_another_in_its_place(
+    tmp_path: Path, cheat: str, checks: tuple[Check, ...]
+) -> None:
+    require_kind("function")
+    task = replace(ADD, checks=checks)
+
+    async def scene() -> dict[str, bool]:
+        async with local_host(tmp_path) as host, Sandbox.create_from(task.spec, host=host) as box:
+            await prepare(task, box)
+            await box.write("/work/solution.py", cheat)
+            reward = await score(task, box, submission=None, before=None, host=host)
+            return {verdict.name: verdict.is_passed for verdict in reward.verdicts}
+
+    passed = asyncio.run(scene())
+    assert passed["report"] is False
+    assert passed.get("prints", True) is True
 
 
 def test_what_an_agent_leaves_beside_its_work_does_not_help(tmp_path: Path) -> None:

@@ -287,7 +287,7 @@ class Sandbox:
         return Process(self, seq)
 
     def session(self, name: str = "main", *, shell: str = "sh") -> Session:
-        """A shell whose folder, environment and functions are kept from one command to the next."""
+        """A shell whose folder and exported variables are kept from one command to the next; see `session.py`."""
         return Session(self.exec, name, shell=shell)
 
     async def call(

@@ -1,4 +1,6 @@
-"""A shell that remembers: folder, variables, functions and options go from one command to the next.
+"""A shell that remembers: its folder and exported variables go from one command to the next.
+
+With `shell="bash"`, all variables, functions, aliases and options go on too.
 
 No process waits between two commands. Each one reads what the one before left in a file of the sandbox, and leaves its
 own; so a command that hangs is ended alone and the session goes on as it was before it, and a session survives crashes,

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+from benthic.errors import SandboxError
 from benthic.sandbox.errors import CommandTimeout, PathError
 from benthic.sandbox.records import Command, Result
 from benthic.sandbox.sandbox import Sandbox
@@ -24,6 +25,16 @@ value = getattr(module, request["function"])(*request["arguments"])
 os.write(answers, json.dumps({"value": value}).encode())
 """
 """Runs inside: one call in one process, whose answer goes where what the work prints does not."""
+
+
+CLOSED = """
+import ctypes, runpy, sys
+assert ctypes.CDLL(None).prctl(4, 0, 0, 0, 0) == 0
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a hidden Python program as a process that its children cannot look into (PR_SET_DUMPABLE): they run as its user,
+and would find the secret in its memory and its output among its descriptors."""
 
 
 async def run_check(check: Check, sandbox: Sandbox, submission: str | None) -> Verdict:
@@ -92,13 +103,24 @@ def _equals(found: Any, expected: Any) -> bool:
 
 async def _report(check: ReportCheck, sandbox: Sandbox) -> str:
     secret = secrets.token_hex(16)
-    command = replace(check.command, stdin=f"{secret}\n".encode() + check.command.stdin, user="root")
+    command = replace(_closed(check.command), stdin=f"{secret}\n".encode() + check.command.stdin, user="root")
+    if CLOSED in (command.argv or ()) and (await sandbox.exec(("python3", "-c", "import ctypes"))).returncode != 0:
+        error = SandboxError(f"check {check.name!r} needs a python3 with ctypes, which this image has not")
+        error.is_infra = True
+        raise error
     result = await sandbox.exec(command)
     if result.returncode != 0:
         return _failed(result)
     lines = set(result.stdout.decode("utf-8", "replace").splitlines())
     missing = [name for name in check.passed if f"{secret} passed {name}" not in lines]
     return f"{len(missing)} of {len(check.passed)} did not pass: {', '.join(missing[:5])}" if missing else ""
+
+
+def _closed(command: Command) -> Command:
+    """The same for `python3 FILE ...`; other programs must close themselves."""
+    if command.argv is None or len(command.argv) < 2 or command.argv[0] != "python3" or command.argv[1].startswith("-"):
+        return command
+    return replace(command, argv=("python3", "-c", CLOSED, *command.argv[1:]))
 
 
 def _failed(result: Result) -> str:

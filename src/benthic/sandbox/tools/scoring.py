@@ -5,6 +5,7 @@ workspace does, as the files of an ordinary user. What fails for the machine's s
 that cannot even be carried over is worth nothing, or making it so would be a way out of a bad episode.
 """
 
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
 
@@ -15,7 +16,7 @@ from benthic.sandbox.records import Reason
 from benthic.sandbox.sandbox import Sandbox
 from benthic.sandbox.tools.checks import run_check
 from benthic.sandbox.tools.integrity import Fingerprint, changes, fingerprint
-from benthic.sandbox.tools.task import AnswerCheck, Reward, Task, Verdict
+from benthic.sandbox.tools.task import AnswerCheck, Check, ReportCheck, Reward, Task, Verdict
 
 _AGENTS_DOING = (Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES)
 
@@ -91,6 +92,24 @@ async def _judge(task: Task, sandbox: Sandbox, submission: str | None, host: Hos
     if all(isinstance(check, AnswerCheck) for check in task.checks):
         return tuple([await run_check(check, sandbox, submission) for check in task.checks])
     work = await sandbox.download(task.workspace)
+    verdicts = {}
+    for checks in _rooms(task.checks):
+        for verdict in await _judge_apart(task, checks, work, submission, host):
+            verdicts[verdict.name] = verdict
+    return tuple(verdicts[check.name] for check in task.checks)
+
+
+def _rooms(checks: Sequence[Check]) -> list[list[Check]]:
+    """Checks that may share a sandbox. A hidden program gets one where no work has run before it, which could have
+    left a process, or another program in its place."""
+    together: list[Check] = [check for check in checks if not isinstance(check, ReportCheck)]
+    rooms: list[list[Check]] = [[check] for check in checks if isinstance(check, ReportCheck)]
+    return [together, *rooms] if together else rooms
+
+
+async def _judge_apart(
+    task: Task, checks: Sequence[Check], work: bytes, submission: str | None, host: Host | None
+) -> list[Verdict]:
     async with Sandbox.create_from(task.spec, host=host) as fresh:
         await prepare(task, fresh)
         for entry in await fresh.list(task.workspace):
@@ -99,7 +118,7 @@ async def _judge(task: Task, sandbox: Sandbox, submission: str | None, host: Hos
         originals = dict(task.files)
         for path, data in (*((path, originals[path]) for path in task.protected), *task.hidden_files):
             await _put(fresh, path, data)
-        return tuple([await run_check(check, fresh, submission) for check in task.checks])
+        return [await run_check(check, fresh, submission) for check in checks]
 
 
 async def _put(sandbox: Sandbox, path: str, data: bytes) -> None:

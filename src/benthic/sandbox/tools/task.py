@@ -44,7 +44,9 @@ class CallCheck:
 class ReportCheck:
     """A hidden program judges: for each name it must print `SECRET passed NAME`, with the line it reads on stdin first.
 
-    It must not load the agent's code into its own process, where the secret could be found.
+    It must not load the agent's code into its own process, where the secret could be found. What it starts runs as its
+    own user, and must not see into it either: `python3 FILE` is closed to them here, other programs must call
+    `prctl(PR_SET_DUMPABLE, 0)` first. It judges in a sandbox where no other check has run.
     """
 
     name: str
