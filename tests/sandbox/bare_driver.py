@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benthic.sandbox.errors import NotSupported, StartFailed
-from benthic.sandbox.guest import JobSetup, build_init
+from benthic.sandbox.guest import Guest, JobSetup, build_init
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, find_hierarchy, group_name
 from benthic.sandbox.linux.unix_sockets import listening, short_path
 from benthic.sandbox.records import (
@@ -21,6 +21,7 @@ from benthic.sandbox.records import (
     FunctionCall,
     Kind,
     Limits,
+    Network,
     ProbeResult,
     Reason,
     SandboxSpec,
@@ -43,6 +44,9 @@ class BareMachine:
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         with short_path(self.home / "init.sock") as path:
             return await asyncio.open_unix_connection(path)
+
+    async def open_network(self, guest: Guest, network: Network) -> None:
+        """Here it is the machine's own, whatever the rules say."""
 
     async def freeze(self) -> None:
         if os.geteuid():

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 import pytest
 
 from benthic.sandbox.linux.namespaces import in_network_of
-from benthic.sandbox.network import Allowlist, Dialer, Egress, Refused, serve_proxy
+from benthic.sandbox.network import Allowlist, Dialer, Egress, NamespaceLoopback, Refused, serve_proxy
 from benthic.sandbox.network.names import NameTable, answer
 from benthic.sandbox.network.rules import Address, is_public, normal_name
 from benthic.sandbox.records import Network
@@ -286,7 +286,9 @@ def test_programs_inside_reach_allowed_names_and_addresses_and_nothing_else(sand
             reached.append((str(address), asked))
             return await asyncio.open_connection("127.0.0.1", port)
 
-        egress = await Egress.open(sandbox, RULES, Dialer(Allowlist(RULES), resolve=resolve, connect=connect))
+        egress = await Egress.open(
+            NamespaceLoopback(sandbox), RULES, Dialer(Allowlist(RULES), resolve=resolve, connect=connect)
+        )
         inside = partial(asyncio.to_thread, ask_inside, sandbox)
         try:
             for name in ("pypi.org", "deep.mirror.org"):

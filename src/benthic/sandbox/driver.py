@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from benthic.sandbox.guest.records import JobSetup
+from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.records import (
     CallResult,
     FunctionCall,
     Kind,
+    Network,
     ProbeResult,
     Reason,
     SandboxSpec,
@@ -38,6 +39,16 @@ class Machine(Protocol):
 
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """A new stream to init; an older one is closed by init."""
+
+    async def open_network(self, guest: Guest, network: Network) -> None:
+        """Lets its connections out, as far as the rules go, for as long as this process lives.
+
+        Args:
+            guest: a client of its init, which has just come.
+
+        Raises:
+            OSError: it has ended, or a socket of its is taken.
+        """
 
     async def freeze(self) -> None:
         """Stops every process where it is."""

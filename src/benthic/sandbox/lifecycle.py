@@ -243,10 +243,15 @@ class Lifecycle:
         if is_paused:
             await machine.thaw()
         guest = await attached(machine)
-        if not guest.hello.is_configured:
-            await configure(guest, machine, spec)
-        if is_paused:
-            await machine.freeze()
+        try:
+            if not guest.hello.is_configured:
+                await configure(guest, machine, spec)
+            await machine.open_network(guest, spec.network)
+            if is_paused:
+                await machine.freeze()
+        except BaseException:
+            await guest.close()
+            raise
         return guest
 
     async def adopt_all(self) -> list[str]:

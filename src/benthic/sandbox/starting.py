@@ -130,15 +130,19 @@ class Starter:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir(mode=0o700)
         machine: Machine | None = None
+        guest: Guest | None = None
         try:
             stages.begin("driver")
             machine = await driver.start(spec, home, snapshot=snapshot)
             stages.begin("init")
             guest = await attached(machine)
             await configure(guest, machine, spec)
+            await machine.open_network(guest, spec.network)
             stages.end()
             return Started(machine, guest, stages.seconds)
         except BaseException as error:
+            if guest is not None:
+                await guest.close()
             if machine is not None:
                 await machine.destroy()
             shutil.rmtree(home, ignore_errors=True)

@@ -20,11 +20,11 @@ from benthic.sandbox.drivers.qemu import QemuDriver
 from benthic.sandbox.drivers.qemu_machine import QemuMachine
 from benthic.sandbox.drivers.qemu_process import running
 from benthic.sandbox.drivers.vm import vm_driver
-from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest, connection
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import UidPool, find_hierarchy, root_tag
-from benthic.sandbox.records import MIB, Command, Limits, Network, Reason, Result, SandboxSpec, SnapshotRef
+from benthic.sandbox.records import MIB, Command, Limits, Reason, Result, SandboxSpec, SnapshotRef
 
 LIMITS = Limits(memory_bytes=96 * MIB, disk_bytes=32 * MIB, num_files=500, num_processes=64, file_bytes=16 * MIB)
 DRIVERS = {"microvm": microvm_driver, "vm": vm_driver}
@@ -236,9 +236,3 @@ def test_what_belongs_to_no_home_is_swept(driver: QemuDriver) -> None:
             await one.guest.close()
 
     asyncio.run(check())
-
-
-def test_a_network_is_refused(driver: QemuDriver, tmp_path: Path) -> None:
-    spec = replace(spec_of(driver), network=Network.allow("example.org:443"))
-    with pytest.raises(NotSupported, match="network"):
-        asyncio.run(driver.start(spec, tmp_path))

@@ -37,6 +37,8 @@ OPS = (
     "resize",
     "jobs",
     "forget",
+    "listen",
+    "reply",
 )
 """Not `reseed`, which sets the clock of this machine, nor `shutdown`."""
 ARGVS = (
@@ -127,6 +129,13 @@ class Fuzzer:
             fields |= {"rows": self.random.choice((0, 0, 0, 1, 24, 70_000)), "is_root": chance() < 0.1}
             fields |= {"input_ends": chance() < 0.7, "holds_output": chance() < 0.3, "env": ["A=3", "B"]}
             fields |= {"output_bytes": self.random.choice((0, 1, 7, 1000, 1 << 20))}
+            if chance() < 0.1:
+                fields |= {"listener": self.random.choice(("127.7.0.1 40111", "", "x"))}
+        elif op in ("listen", "reply"):
+            host = self.random.choice(("127.7.0.1", "127.7.0.2", "::1", "10.1.1.1", "", "x" * 300))
+            port = self.random.choice((40_111, 40_112, 0, -1, 1 << 40))
+            fields |= {"host": host, "port": port, "is_datagram": chance() < 0.3, "listener": f"{host} {port}"}
+            fields |= {"address": self.number()}
         for name in (
             "stdout",
             "stderr",
@@ -149,7 +158,11 @@ class Fuzzer:
 
     def frame(self, op: str) -> bytes:
         fields = self.fields(op)
-        body = self.random.randbytes(self.random.choice((0, 0, 1, 512, 70_000))) if op in ("start", "feed") else b""
+        body = (
+            self.random.randbytes(self.random.choice((0, 0, 1, 512, 70_000)))
+            if op in ("start", "feed", "reply")
+            else b""
+        )
         stream = encode_frame(Frame(fields, body), 0 if op == "hello" else self.key)
         if op == "hello" and "nonce" in fields:
             self.key = key_of(fields["nonce"])

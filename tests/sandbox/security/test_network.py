@@ -79,3 +79,8 @@ def test_only_the_loopback_is_there(inside: Inside) -> None:
 
 def test_its_own_loopback_works(inside: Inside) -> None:
     assert inside.errors("connect", "127.0.0.1", 9)[0] == "ECONNREFUSED"
+
+
+def test_without_rules_nobody_listens_on_it(inside: Inside) -> None:
+    for address, port in (("127.0.0.1", 3128), ("127.64.0.1", 443), ("127.0.0.1", 53)):
+        assert inside.errors("connect", address, port)[0] == "ECONNREFUSED"

@@ -91,8 +91,6 @@ class ContainerDriver:
             if self.runtime.has_own_kernel:
                 with stages.stage("init"):
                     await take_socket(home / MADE_IN / SOCKET, home / SOCKET, limit_s=SOCKET_LIMIT_S)
-            with stages.stage("network"):
-                await machine.open_network(spec.network)
             return machine
         except BaseException as error:
             await asyncio.wait([starting])
@@ -109,9 +107,7 @@ class ContainerDriver:
         process = ProcessId(state["pid"], state["start_ticks"])
         if not process.is_alive():
             return None
-        machine = self._machine(spec, home, process)
-        await machine.open_network(spec.network)
-        return machine
+        return self._machine(spec, home, process)
 
     async def reconcile(self, homes: Sequence[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""

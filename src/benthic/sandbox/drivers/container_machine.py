@@ -12,10 +12,10 @@ from typing import Protocol
 
 from benthic.errors import SandboxError
 from benthic.sandbox.errors import NotSupported
-from benthic.sandbox.guest import JobSetup
+from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.linux import Cgroup, ProcessId
 from benthic.sandbox.linux.unix_sockets import short_path
-from benthic.sandbox.network import Egress
+from benthic.sandbox.network import Egress, NamespaceLoopback
 from benthic.sandbox.records import CallResult, FunctionCall, Network, Reason, SnapshotRef, Usage
 
 FREEZE_LIMIT_S = 10.0
@@ -48,12 +48,12 @@ class ContainerMachine:
         with short_path(self.home / "init.sock") as path:
             return await asyncio.open_unix_connection(path)
 
-    async def open_network(self, network: Network) -> None:
+    async def open_network(self, guest: Guest, network: Network) -> None:
         """Lets its connections out, as far as the rules go, for as long as this process lives."""
         if not network.rules:
             return
         try:
-            self._egress = await Egress.open(self.process.pid, network)
+            self._egress = await Egress.open(NamespaceLoopback(self.process.pid), network)
         except OSError as error:
             # Its former owner in this very process still listens there, with the same rules: it goes on.
             if error.errno != errno.EADDRINUSE:

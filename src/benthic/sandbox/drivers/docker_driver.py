@@ -106,9 +106,7 @@ class DockerDriver:
         process = ProcessId(state["pid"], state["start_ticks"])
         if not process.is_alive():
             return None
-        machine = self._machine(spec, home, process, state["group"], state["first_uid"])
-        await machine.open_network(spec.network)
-        return machine
+        return self._machine(spec, home, process, state["group"], state["first_uid"])
 
     async def reconcile(self, homes: Sequence[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
@@ -174,10 +172,7 @@ class DockerDriver:
             work = layers_of_work(self.store, digests, snapshot)
             if work:
                 await asyncio.to_thread(fill_work, self.store, work, process, id_base=first_uid)
-        machine = self._machine(spec, home, process, group, first_uid)
-        with stages.stage("network"):
-            await machine.open_network(spec.network)
-        return machine
+        return self._machine(spec, home, process, group, first_uid)
 
     async def _image(self, digests: Sequence[str], home: Path) -> str:
         """The daemon's image of these layers, imported if it is not there."""

@@ -32,7 +32,7 @@ from benthic.sandbox.drivers.qemu_command import Board, Hardware
 from benthic.sandbox.drivers.qemu_process import running
 from benthic.sandbox.drivers.templates import MEMORY, STATE, UPPER, Templates, made_once, template_key
 from benthic.sandbox.drivers.trial import try_out
-from benthic.sandbox.errors import GuestLost, NotSupported, StartFailed
+from benthic.sandbox.errors import GuestLost, StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
@@ -91,13 +91,8 @@ class FirecrackerDriver:
         """See `driver.Driver.start`; a template that is not there yet is made first.
 
         Raises:
-            NotSupported: a network is asked for.
             StartFailed: with the stage.
         """
-        if spec.network.rules:
-            raise NotSupported(
-                f"a microvm has no network yet, and {len(spec.network.rules)} destinations are asked for"
-            )
         program = self._found()
         state = HomeState(home)
         state.record(driver=self.name, kind=self.kind)

@@ -17,9 +17,11 @@ from benthic.sandbox.drivers.machine_snapshot import keep_snapshot
 from benthic.sandbox.drivers.qemu_machine import OOM_LINE, job_setup, remove_resources
 from benthic.sandbox.drivers.templates import MEMORY, STATE, UPPER
 from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import Cgroup, ProcessId
-from benthic.sandbox.records import CallResult, FunctionCall, Reason, SandboxSpec, SnapshotRef, Usage
+from benthic.sandbox.network import Egress
+from benthic.sandbox.records import CallResult, FunctionCall, Network, Reason, SandboxSpec, SnapshotRef, Usage
 
 _SAVED = {MEMORY: "saved-memory", STATE: "saved-state"}
 """What Firecracker calls the files that it writes itself."""
@@ -45,10 +47,16 @@ class FirecrackerMachine:
         self._console = Console(home)
         self._num_oom_kills = 0
         self._is_destroyed = False
+        self._egress: Egress | None = None
 
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """A new stream to init; an older one is closed by init."""
         return await connect_vsock(self.home / FOLDER / VSOCK, self._uid)
+
+    async def open_network(self, guest: Guest, network: Network) -> None:
+        """By sockets that init keeps; the guest has no other network than its loopback."""
+        if network.rules:
+            self._egress = await Egress.open(guest.loopback, network)
 
     async def freeze(self) -> None:
         """Stops its processors."""
@@ -103,6 +111,8 @@ class FirecrackerMachine:
     async def destroy(self) -> None:
         """Ends Firecracker, then takes away what it had."""
         self._is_destroyed = True
+        if self._egress is not None:
+            await self._egress.close()
         self._console.close()
         await remove_machine(self.home, self._store, self.process, self.held.group, self.held.uid)
 

@@ -76,7 +76,9 @@ class FunctionDriver:
         if snapshot is not None and not self._is_root:
             raise NotSupported("snapshots of function sandboxes need root, for their owners and their group")
         if spec.network.rules:
-            raise NotSupported("function sandboxes have no network; take kind='container' for Network.allow")
+            raise NotSupported(
+                "function sandboxes have no network; take a container or a virtual machine for Network.allow"
+            )
         stages = Stages(f"function sandbox {home.name}")
         starting = asyncio.ensure_future(asyncio.to_thread(self._start, spec, home, snapshot, stages))
         try:

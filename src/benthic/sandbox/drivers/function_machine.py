@@ -9,10 +9,10 @@ from benthic.errors import SandboxError
 from benthic.sandbox.drivers.container_machine import Owner
 from benthic.sandbox.drivers.zygote_client import ZygoteClient
 from benthic.sandbox.errors import NotSupported
-from benthic.sandbox.guest import JobSetup
+from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.linux import Cgroup, ProcessId
 from benthic.sandbox.linux.unix_sockets import short_path
-from benthic.sandbox.records import CallResult, FunctionCall, Reason, SnapshotRef, Usage
+from benthic.sandbox.records import CallResult, FunctionCall, Network, Reason, SnapshotRef, Usage
 
 FREEZE_LIMIT_S = 10.0
 SOCKET = "init.sock"
@@ -38,6 +38,10 @@ class FunctionMachine:
         """A new stream to init; an older one is closed by init."""
         with short_path(self.home / SOCKET) as path:
             return await asyncio.open_unix_connection(path)
+
+    async def open_network(self, guest: Guest, network: Network) -> None:
+        """There is none; who asks for one is refused before."""
+        assert not network.rules
 
     async def freeze(self) -> None:
         """Stops every process where it is.

@@ -29,7 +29,7 @@ from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, remove_
 from benthic.sandbox.drivers.qemu_process import CONTROL, connect_port, identity, last_words, running, start_qemu
 from benthic.sandbox.drivers.qmp import QmpError, qmp
 from benthic.sandbox.drivers.templates import EMPTY, FORM, MEMORY, STATE, UPPER, Saved, Templates, template_key
-from benthic.sandbox.errors import NotSupported, StartFailed
+from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
@@ -76,13 +76,9 @@ class QemuDriver:
         """See `driver.Driver.start`; a template that is not there yet is made first, which takes seconds.
 
         Raises:
-            NotSupported: no kernel on this machine, or a network is asked for.
+            NotSupported: no kernel on this machine.
             StartFailed: with the stage.
         """
-        if spec.network.rules:
-            raise NotSupported(
-                f"a {self.kind} has no network yet, and {len(spec.network.rules)} destinations are asked for"
-            )
         state = HomeState(home)
         state.record(driver=self.name, kind=self.kind)
         try:

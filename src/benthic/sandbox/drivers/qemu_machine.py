@@ -20,10 +20,11 @@ from benthic.sandbox.drivers.qemu_process import CONTROL, LOG, PORT, connect_por
 from benthic.sandbox.drivers.qmp import Qmp, QmpError, qmp
 from benthic.sandbox.drivers.templates import MEMORY, UPPER
 from benthic.sandbox.errors import NotSupported
-from benthic.sandbox.guest import JobSetup
+from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import Cgroup, HomeState, ProcessId, UidPool, build_filter
-from benthic.sandbox.records import CallResult, FunctionCall, Limits, Reason, SandboxSpec, SnapshotRef, Usage
+from benthic.sandbox.network import Egress
+from benthic.sandbox.records import CallResult, FunctionCall, Limits, Network, Reason, SandboxSpec, SnapshotRef, Usage
 
 OOM_LINE = re.compile(r"Out of memory: Killed process|Memory cgroup out of memory: Killed process")
 """Of a guest's kernel, on its console."""
@@ -49,6 +50,7 @@ class QemuMachine:
         self._kind, self._store, self._process, self._resources = spec.kind, store, process, resources
         self._num_oom_kills = 0
         self._is_destroyed = False
+        self._egress: Egress | None = None
 
     @property
     def group(self) -> Cgroup | None:
@@ -58,6 +60,11 @@ class QemuMachine:
     async def connect(self) -> tuple[StreamReader, StreamWriter]:
         """QEMU serves one stream at a time: another one waits until the older is closed."""
         return await connect_port(self.home)
+
+    async def open_network(self, guest: Guest, network: Network) -> None:
+        """By sockets that init keeps; the guest has no other network than its loopback."""
+        if network.rules:
+            self._egress = await Egress.open(guest.loopback, network)
 
     async def freeze(self) -> None:
         """Stops its processors."""
@@ -111,6 +118,8 @@ class QemuMachine:
     async def destroy(self) -> None:
         """Ends QEMU, then takes away what it had."""
         self._is_destroyed = True
+        if self._egress is not None:
+            await self._egress.close()
         self._process.kill()
         await remove_resources(self.home, self._store, self._process, self._resources.group, self._resources.uid)
 

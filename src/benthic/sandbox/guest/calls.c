@@ -1,6 +1,6 @@
 /* What the host may ask, one function a call. Requests carry an id and get one answer; jobs are answered when due. */
 #define _GNU_SOURCE
-#include "guest.h"
+#include "calls.h"
 #include "linux_abi.h"
 
 #include <errno.h>
@@ -14,8 +14,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ANSWER_MAX = 256 << 10, FED_MAX = 256 << 10 };
-
 struct call {
     struct init *init;
     const struct header *header;
@@ -24,7 +22,7 @@ struct call {
     struct job *job;
 };
 
-static struct bytes begin_answer(int64_t id)
+struct bytes begin_answer(int64_t id)
 {
     struct bytes header = {0};
     json_open(&header);
@@ -32,7 +30,7 @@ static struct bytes begin_answer(int64_t id)
     return header;
 }
 
-static void send_frame(struct init *init, struct bytes *header, const void *body, size_t len)
+void send_frame(struct init *init, struct bytes *header, const void *body, size_t len)
 {
     json_close(header);
     frame_add(&init->out, init->key, header, body, len);
@@ -53,7 +51,7 @@ static void refuse(struct call *call, const char *kind, const char *text)
     send_frame(call->init, &header, NULL, 0);
 }
 
-static int64_t clamp(int64_t number, int64_t low, int64_t high)
+int64_t clamp(int64_t number, int64_t low, int64_t high)
 {
     return number < low ? low : number > high ? high : number;
 }
@@ -101,7 +99,10 @@ static void call_hello(struct call *call)
         job->feed_id = 0;
         job->is_followed = false;
         job->holds_output &= !is_new || job->is_file_call; /* nobody will come who wanted to read */
+        if (is_new && job->is_connection)
+            job_end(job, "killed", init->now_ms);
     }
+    network_restart(init, is_new);
     if (is_new) {
         snprintf(init->client, sizeof init->client, "%s", client);
         init->last_signal_id = 0;
@@ -153,6 +154,7 @@ static struct job *new_job(struct call *call)
     job->is_file_call = header_number(header, "is_file_call", 0);
     job->holds_output = header_number(header, "holds_output", 0);
     job->input_ends = header_number(header, "input_ends", 1);
+    job->is_connection = header_text(header, "listener", NULL) != NULL;
     job->fed = call->frame->body_len;
     bytes_add(&job->unwritten, call->frame->body, call->frame->body_len);
     int64_t max = clamp(header_number(header, "output_bytes", call->init->setup.output_max), 0, KEPT_MAX);
@@ -191,6 +193,10 @@ static void call_start(struct call *call)
     const struct value *argv = header_list(call->header, "argv", &num_arguments);
     if (!*id || strlen(id) > ID_MAX || !num_arguments || argv->kind != KIND_TEXT || !init->setup.is_configured)
         trouble = "no valid job id, nothing to run, or not configured";
+    const char *listener = header_text(call->header, "listener", NULL);
+    int remote = listener && !trouble ? network_accept(init, listener) : -1;
+    if (listener && !trouble && remote < 0)
+        trouble = "nobody waits there";
     if (trouble) {
         refuse(call, "refused", trouble);
         return;
@@ -203,6 +209,7 @@ static void call_start(struct call *call)
         .is_file_call = header_number(call->header, "is_file_call", 0),
         .rows = header_number(call->header, "rows", 0),
         .columns = header_number(call->header, "columns", 0),
+        .remote = remote,
     };
     struct job *job = new_job(call);
     job->next = init->jobs;
@@ -308,7 +315,7 @@ static void call_forget(struct call *call)
     answer(call);
 }
 
-static void put_end(struct bytes *header, const struct job *job)
+void put_end(struct bytes *header, const struct job *job)
 {
     int status = job->report.status;
     bool is_signalled = WIFSIGNALED(status);
@@ -342,6 +349,27 @@ static void call_jobs(struct call *call)
     struct bytes header = begin_answer(call->id);
     send_frame(call->init, &header, lines.data, lines.len);
     bytes_free(&lines);
+}
+
+/* ---- the network ---- */
+
+static void call_listen(struct call *call)
+{
+    const struct header *header = call->header;
+    const char *trouble = network_listen(call->init, header_text(header, "host", ""), header_number(header, "port", 0),
+                                         header_number(header, "is_datagram", 0));
+    if (trouble)
+        refuse(call, "refused", trouble);
+    else
+        answer(call);
+}
+
+static void call_reply(struct call *call)
+{
+    const struct header *header = call->header;
+    network_reply(call->init, header_text(header, "listener", ""), header_number(header, "address", 0),
+                  header_number(header, "port", 0), call->frame->body, call->frame->body_len);
+    answer(call);
 }
 
 /* ---- the machine ---- */
@@ -380,7 +408,8 @@ static const struct {
     {"wait", call_wait, true},      {"follow", call_follow, true},        {"unfollow", call_unfollow, true},
     {"kept", call_kept, true},      {"feed", call_feed, true},            {"signal", call_signal, true},
     {"resize", call_resize, true},  {"forget", call_forget, false},       {"jobs", call_jobs, false},
-    {"reseed", call_reseed, false}, {"shutdown", call_shutdown, false},
+    {"listen", call_listen, false}, {"reply", call_reply, false},         {"reseed", call_reseed, false},
+    {"shutdown", call_shutdown, false},
 };
 
 void call_handle(struct init *init, struct frame *frame)
@@ -404,89 +433,4 @@ void call_handle(struct init *init, struct frame *frame)
     else
         calls[i].function(&call);
     header_free(&header);
-}
-
-/* ---- what becomes due ---- */
-
-static void answer_end(struct init *init, const struct job *job, int64_t id)
-{
-    struct bytes header = begin_answer(id);
-    size_t lens[2] = {kept_len(&job->out[0].kept), kept_len(&job->out[1].kept)};
-    size_t len = lens[0] + lens[1] <= ANSWER_MAX ? lens[0] + lens[1] : 0;
-    char *body = must_alloc(NULL, len);
-    if (len) {
-        kept_show(&job->out[0].kept, 0, body, lens[0]);
-        kept_show(&job->out[1].kept, 0, body + lens[0], lens[1]);
-    }
-    put_end(&header, job);
-    json_number(&header, "stdout", lens[0]);
-    json_number(&header, "stderr", lens[1]);
-    json_number(&header, "stdout_total", job->out[0].kept.total);
-    json_number(&header, "stderr_total", job->out[1].kept.total);
-    json_number(&header, "cpu_us", job->report.cpu_us);
-    json_number(&header, "peak_bytes", job->report.peak_bytes);
-    json_number(&header, "written_bytes", job->report.written_bytes);
-    json_number(&header, "duration_ms", job->duration_ms);
-    if (job->report.text[0]) {
-        json_text(&header, "failure", job->report.text);
-        json_number(&header, "errno", job->report.error);
-    }
-    send_frame(init, &header, body, len);
-    free(body);
-}
-
-/* True once the reader has been sent all. */
-static bool send_output(struct init *init, struct job *job, int number)
-{
-    static char piece[PIECE_MAX];
-    struct stream *stream = &job->out[number];
-    while (init->out.len < QUEUE_HIGH) {
-        stream->sent = kept_next(&stream->kept, stream->sent);
-        int64_t may_send = stream->consumed + stream->window - stream->sent;
-        if (stream->sent >= stream->kept.total)
-            return true;
-        /* Over a gap the window starts anew: the reader cannot consume what is no longer there. */
-        if (may_send <= 0 && stream->consumed + stream->window < stream->sent)
-            stream->consumed = stream->sent, may_send = stream->window;
-        size_t len = kept_copy(&stream->kept, stream->sent, piece, clamp(may_send, 0, PIECE_MAX));
-        if (!len)
-            return false;
-        struct bytes header = {0};
-        json_open(&header);
-        json_text(&header, "output", job->id);
-        json_number(&header, "stream", number);
-        json_number(&header, "offset", stream->sent);
-        send_frame(init, &header, piece, len);
-        stream->sent += len;
-    }
-    return false;
-}
-
-void call_answer_jobs(struct init *init)
-{
-    if (!init->is_greeted)
-        return;
-    if (init->is_noisy) { /* something was lost: the client should begin again */
-        struct bytes header = {0};
-        json_open(&header);
-        json_number(&header, "noise", 1);
-        send_frame(init, &header, NULL, 0);
-        init->is_greeted = false;
-        return;
-    }
-    for (struct job *job = init->jobs; job; job = job->next) {
-        bool is_all_sent = true;
-        for (int i = 0; i < 2 && job->is_followed; i++)
-            is_all_sent &= send_output(init, job, i);
-        if (job->feed_id && (job->unwritten.len <= FED_MAX || job->input < 0 || job->state == JOB_ENDED)) {
-            struct bytes header = begin_answer(job->feed_id);
-            json_number(&header, "is_closed", job->input < 0 && !job->input_ends);
-            send_frame(init, &header, NULL, 0);
-            job->feed_id = 0;
-        }
-        if (job->is_ending && init->now_ms >= job->give_up_ms)
-            is_all_sent = true; /* it ran out of time, and so does its reader */
-        while (job->num_waiting && job->state == JOB_ENDED && is_all_sent && init->out.len < QUEUE_HIGH)
-            answer_end(init, job, job->waiting[--job->num_waiting]);
-    }
 }

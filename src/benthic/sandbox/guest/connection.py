@@ -98,6 +98,8 @@ class Connection:
         self._greeted: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
         self._greeted.add_done_callback(_mark_seen)
         self.hello: Hello | None = None
+        self.hear: Callable[[Frame], None] | None = None
+        """Takes what init says unasked: that somebody has come to a socket that it keeps."""
 
     async def open(self) -> Hello:
         """Connects; raises GuestLost if no greeting comes in time."""
@@ -289,6 +291,9 @@ class Connection:
                 raise FrameError(f"output without a place: {header}")
             if reader := self._readers.get(str(header["output"])):
                 reader.put(stream, frame.body, offset)
+        elif "arrived" in header:
+            if self.hear is not None and isinstance(header["arrived"], str):
+                self.hear(frame)
         elif "noise" in header:
             raise FrameError("init has met bytes that are no frame")
         elif isinstance(header.get("id"), int):

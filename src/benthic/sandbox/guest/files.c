@@ -20,6 +20,7 @@
 
 /* Of this child. */
 static int failure_channel = -1;
+int accepted = -1;
 static char *half_made; /* a file that must not stay if the call fails */
 
 static void remove_half_made(int signal)
@@ -287,6 +288,7 @@ static const struct {
     {"read", call_read, 3},     {"write", call_write, 4},   {"stat", call_stat, 1},
     {"list", call_list, 2},     {"remove", call_remove, 2}, {"make_folder", call_make_folder, 2},
     {"pack", call_pack, 3},     {"unpack", call_unpack, 3}, {"connect", call_connect, 1},
+    {"carry", call_carry, 0},
 };
 
 static int count_arguments(char **argv)
@@ -303,7 +305,8 @@ void file_call_main(const struct setup *setup, const struct program *program)
     prctl(PR_SET_NAME, "file-call", 0, 0, 0);
     for (int fd = 0; fd < 3; fd++)
         check(dup2(program->stdio[fd], fd) >= 0, "cannot set up stdin and stdout");
-    close_other_fds(program->control, -1);
+    close_other_fds(program->control, program->remote);
+    accepted = program->remote;
     failure_channel = program->control;
     become_user(setup, program);
     signal(SIGPIPE, SIG_IGN);

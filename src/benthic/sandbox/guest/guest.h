@@ -5,7 +5,8 @@
  *   jobs.c     the table of jobs                           kept.c     the first and last part of an output
  *   spawn.c    from init to the user's program             monitor.c  a command's parent: reaps and kills its tree
  *   files.c    file calls, as children                     pack.c, unpack.c   archives out and in
- *   ports.c    a connection to a port inside               boot.c     before all that, in a virtual machine
+ *   ports.c    a connection to a port inside, or from one  boot.c     before all that, in a virtual machine
+ *   network.c  sockets inside that the host serves         due.c      output and answers when they are due
  */
 #ifndef GUEST_H
 #define GUEST_H
@@ -29,6 +30,8 @@ enum {
     SPARE_FDS = 24,
     KEPT_MAX = 64 << 20,      /* output of all jobs; the host should forget what it has noted */
     ID_MAX = 64,
+    MAX_LISTENERS = 128,
+    DATAGRAM_MAX = 512,
 };
 
 /* ---- memory: init ends rather than go on with half of something; its host sees a dead sandbox ---- */
@@ -136,6 +139,7 @@ struct program {
     int rows, columns;   /* 0: no terminal */
     int stdio[3];        /* the child's ends; the terminal thrice */
     int control;         /* the child's end of the channel to init */
+    int remote;          /* of a file call that carries a connection; else -1 */
 };
 
 /* ---- the channel between init and a child: packets ---- */
@@ -174,6 +178,8 @@ void make_parents(const char *path, mode_t mode);
 void call_pack(char **arguments);
 void call_unpack(char **arguments);
 void call_connect(char **arguments);
+void call_carry(char **arguments);
+extern int accepted; /* this child's connection */
 
 /* ---- jobs ---- */
 
@@ -192,7 +198,7 @@ struct job {
     enum state state;
     pid_t pid;            /* the monitor or the file call; 0 once reaped */
     int control;
-    bool is_file_call, is_terminal, holds_output, is_followed, is_forgotten, was_signalled, is_ending,
+    bool is_file_call, is_connection, is_terminal, holds_output, is_followed, is_forgotten, was_signalled, is_ending,
         is_given_up;
     const char *reason;
     int64_t started_ms, deadline_ms, quiet_ms, printed_ms, give_up_ms, settle_ms, duration_ms;
@@ -224,6 +230,13 @@ void job_free(struct job *job);
 
 /* ---- the whole ---- */
 
+struct listener {
+    int fd;
+    bool is_datagram;
+    bool is_told; /* the host knows that somebody waits */
+    char name[80];
+};
+
 struct init {
     int listener;         /* -1: a device */
     bool has_no_subreapers;
@@ -241,9 +254,18 @@ struct init {
     int64_t now_ms;       /* running time: a machine that was frozen does not notice */
     bool is_stopping;
     bool is_machine;      /* booted by us, and ended by us */
+    struct listener listeners[MAX_LISTENERS];
+    int num_listeners, num_owned;
 };
 
 void call_handle(struct init *init, struct frame *frame);
 void call_answer_jobs(struct init *init); /* sends output and answers that have become due */
+
+const char *network_listen(struct init *init, const char *host, int port, bool is_datagram); /* NULL, or what is wrong */
+int network_accept(struct init *init, const char *name); /* -1: nobody waits there */
+void network_reply(struct init *init, const char *name, uint32_t address, int port, const void *data, size_t len);
+void network_restart(struct init *init, bool is_new); /* a client has come; a new one listens anew */
+bool network_wants(const struct init *init, const struct listener *listener);
+void network_tell(struct init *init, struct listener *listener); /* somebody has come */
 
 #endif

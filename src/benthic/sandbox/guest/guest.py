@@ -24,6 +24,7 @@ from benthic.sandbox.guest.files import Files
 from benthic.sandbox.guest.frames import Frame
 from benthic.sandbox.guest.job_calls import JobCalls
 from benthic.sandbox.guest.jobs import FEED_BYTES, JobEnd, command_fields
+from benthic.sandbox.guest.loopback import GuestLoopback
 from benthic.sandbox.guest.ports import forward, serve_port
 from benthic.sandbox.guest.records import Hello, JobInfo, JobSetup, Terminal
 from benthic.sandbox.records import Chunk, Command, Result
@@ -40,6 +41,8 @@ class Guest:
         self._jobs = JobCalls(connection)
         self.files = Files(self._jobs)
         """Files inside, as the sandbox's user sees them."""
+        self.loopback = GuestLoopback(connection, self._jobs)
+        """Its own loopback, with sockets that init keeps and this process serves."""
 
     @classmethod
     async def attach(cls, connect: Connect, *, timeout_s: float = 10.0) -> "Guest":
@@ -75,7 +78,8 @@ class Guest:
         return self._connection.hello
 
     async def close(self) -> None:
-        """Ends this client; init and its jobs go on."""
+        """Ends this client; init and its jobs go on, but for connections that this client carries."""
+        await self.loopback.close()
         await self._connection.close()
 
     async def configure(self, setup: JobSetup) -> None:

@@ -36,7 +36,7 @@ enum {
     ANNOUNCED_MS = 300,   /* the host's bytes may arrive that much before the news that it is there */
     STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
     BACKLOG = 16,
-    FDS_MAX = JOB_FDS * MAX_JOBS + 3,
+    FDS_MAX = JOB_FDS * MAX_JOBS + 3 + MAX_LISTENERS,
 };
 
 extern char **environ;
@@ -188,7 +188,7 @@ static bool take_signals(struct init *init, int signals)
 struct polled {
     struct pollfd fds[FDS_MAX];
     struct job *jobs[FDS_MAX];
-    int count;
+    int count, jobs_end; /* behind the jobs' come the listeners' */
 };
 
 static void add_fd(struct polled *polled, int fd, short events, struct job *job)
@@ -209,11 +209,14 @@ static void list_fds(struct init *init, struct polled *polled, int signals)
         for (int i = 0; i < 2; i++)
             add_fd(polled, job->out[i].fd, job_may_read(job, i) ? POLLIN : 0, job);
     }
+    polled->jobs_end = polled->count;
+    for (int i = 0; i < init->num_listeners; i++)
+        add_fd(polled, init->listeners[i].fd, network_wants(init, &init->listeners[i]) ? POLLIN : 0, NULL);
 }
 
 static void serve_jobs(struct init *init, const struct polled *polled)
 {
-    for (int i = 3; i < polled->count; i += 4) {
+    for (int i = 3; i < polled->jobs_end; i += 4) {
         struct job *job = polled->jobs[i];
         if (polled->fds[i + 1].revents)
             job_write_input(job);
@@ -271,6 +274,9 @@ static void loop(struct init *init, int signals)
         poll(polled.fds, polled.count, limit_ms);
         step_clock(init, &last_ms, limit_ms);
         serve_jobs(init, &polled);
+        for (int i = 0; i < init->num_listeners; i++)
+            if (polled.fds[polled.jobs_end + i].revents)
+                network_tell(init, &init->listeners[i]);
         if (polled.fds[0].revents)
             has_strays |= take_signals(init, signals);
         if (has_strays)

@@ -218,6 +218,7 @@ void job_start(const struct setup *setup, struct program *program, struct job *j
     }
     int error = errno;
     close_childs_ends(program);
+    close_fd(&program->remote);
     if (job->pid > 0)
         return;
     job->pid = 0;

@@ -11,6 +11,8 @@
 
 #define VSOCK_FAMILY 40               /* AF_VSOCK */
 #define VSOCK_ANY_CID 0xffffffffu
+#define FREE_BIND 15                  /* IP_FREEBIND */
+#define FREE_BIND_V6 78               /* IPV6_FREEBIND */
 
 #ifndef SYS_close_range
 #define SYS_close_range 436

@@ -1,4 +1,4 @@
-/* A connection to a TCP port on the sandbox's own loopback: stdin goes there, and what comes back to stdout. */
+/* A connection to a TCP port on the sandbox's own loopback, or from there: stdin goes to it, what it sends to stdout. */
 #define _GNU_SOURCE
 #include "guest.h"
 
@@ -8,6 +8,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -34,27 +35,73 @@ static int connect_loopback(int port)
     return fd;
 }
 
+/* One direction of a connection. Neither waits for the other: a client may send all before it reads anything. */
+struct flow {
+    int from, to;
+    char piece[PIECE_MAX];
+    size_t at, len;
+    bool is_over;
+    int64_t total;
+};
+
+static void step(struct flow *flow)
+{
+    bool is_reading = flow->at == flow->len;
+    ssize_t done = is_reading ? read(flow->from, flow->piece, sizeof flow->piece)
+                              : write(flow->to, flow->piece + flow->at, flow->len - flow->at);
+    if (done < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    check(done >= 0, is_reading ? "cannot read" : "cannot write");
+    if (is_reading) {
+        flow->at = 0;
+        flow->len = done;
+        flow->total += done;
+        flow->is_over = !done;
+    } else {
+        flow->at += done;
+    }
+}
+
+/* The outward direction, once over, is said to the host on stderr with its size: its stream is open until we end. */
+static void carry(int remote, bool ends_with_remote)
+{
+    static struct flow in, out;
+    in.from = 0, in.to = remote;
+    out.from = remote, out.to = 1;
+    setsockopt(remote, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    for (int fds[] = {0, 1, remote}, i = 0; i < 3; i++)
+        fcntl(fds[i], F_SETFL, fcntl(fds[i], F_GETFL) | O_NONBLOCK);
+    while (!out.is_over || (!in.is_over && !ends_with_remote)) {
+        struct flow *flows[] = {&in, &out};
+        struct pollfd fds[2];
+        for (int i = 0; i < 2; i++) {
+            bool is_reading = flows[i]->at == flows[i]->len;
+            fds[i].fd = flows[i]->is_over ? -1 : is_reading ? flows[i]->from : flows[i]->to;
+            fds[i].events = is_reading ? POLLIN : POLLOUT;
+        }
+        check(poll(fds, 2, -1) >= 0 || errno == EINTR, "cannot wait for the connection");
+        for (int i = 0; i < 2; i++) {
+            if (flows[i]->is_over || !fds[i].revents)
+                continue;
+            step(flows[i]);
+            if (flows[i]->is_over && flows[i] == &in)
+                shutdown(remote, SHUT_WR);
+            else if (flows[i]->is_over)
+                dprintf(2, "%lld\n", (long long)out.total);
+        }
+    }
+}
+
 /* connect PORT */
 void call_connect(char **arguments)
 {
-    static char piece[PIECE_MAX];
-    int remote = connect_loopback(atoi(arguments[1]));
-    setsockopt(remote, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    for (struct pollfd fds[2] = {{0, POLLIN, 0}, {remote, POLLIN, 0}}; fds[1].fd >= 0;) {
-        check(poll(fds, 2, -1) >= 0 || errno == EINTR, "cannot wait for the connection");
-        if (fds[0].revents) {
-            size_t len = get_some(0, piece, sizeof piece);
-            put_all(remote, piece, len);
-            if (!len) {
-                shutdown(remote, SHUT_WR);
-                fds[0].fd = -1;
-            }
-        }
-        if (fds[1].revents) {
-            size_t len = get_some(remote, piece, sizeof piece);
-            put_all(1, piece, len);
-            if (!len)
-                fds[1].fd = -1;
-        }
-    }
+    carry(connect_loopback(atoi(arguments[1])), true);
+}
+
+/* carry: a connection that init has accepted. */
+void call_carry(char **arguments)
+{
+    (void)arguments;
+    check(accepted >= 0, "no connection to carry");
+    carry(accepted, false);
 }

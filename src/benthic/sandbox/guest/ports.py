@@ -12,6 +12,8 @@ from benthic.sandbox.guest.job_calls import JobCalls
 from benthic.sandbox.guest.streams import listen_unix
 
 PIECE_BYTES = 64 << 10
+SIZE_BYTES = 20
+"""Of a number that a connection's job writes."""
 
 
 async def serve_port(jobs: JobCalls, port: int, path: Path) -> asyncio.Server:
@@ -32,16 +34,35 @@ async def forward(jobs: JobCalls, port: int, reader: asyncio.StreamReader, write
     """
     job = passing_id()
     jobs.start(job, b"", argv=["connect", str(port)], is_file_call=True, holds_output=True, input_ends=False)
+    await carry(jobs, job, reader, writer, what=f"port {port}")
+
+
+async def carry(
+    jobs: JobCalls, job: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, what: str = "connection"
+) -> None:
+    """Carries the connection of a job both ways until it has ended, and forgets it.
+
+    Raises:
+        PathError: the job could not do it.
+    """
     asked = jobs.ask_end(job)
     sending = asyncio.create_task(_send(jobs, job, reader))
+    carried, size, told = 0, -1, b""
     try:
         async with aclosing(jobs.output(job)) as chunks:
             async for chunk in chunks:
-                writer.write(chunk.data)
-                await writer.drain()
+                if chunk.stream == "stdout":
+                    writer.write(chunk.data)
+                    await writer.drain()
+                    carried += len(chunk.data)
+                else:  # the inner side has sent its last byte, and still reads
+                    told += chunk.data[:SIZE_BYTES]
+                    size = int(told) if told.strip().isdigit() and told.endswith(b"\n") else -1
+                if carried == size and writer.can_write_eof():
+                    writer.write_eof()
         end = await jobs.end(asked, None)
         if end.failure:
-            raise PathError(f"port {port}", f"{end.failure}: {os.strerror(end.errno)}")
+            raise PathError(what, f"{end.failure}: {os.strerror(end.errno)}")
     finally:
         sending.cancel()
         await asyncio.gather(sending, return_exceptions=True)
