@@ -6,7 +6,6 @@ from pathlib import Path
 
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.drivers.container import ContainerDriver
-from benthic.sandbox.drivers.firecracker import firecracker_driver
 from benthic.sandbox.drivers.function import FunctionDriver
 from benthic.sandbox.drivers.microvm import microvm_driver
 from benthic.sandbox.drivers.oci_runtime import RUNTIMES
@@ -28,20 +27,22 @@ def all_drivers(root: Path) -> list[Driver]:
     return [
         FunctionDriver(root, store),
         *(ContainerDriver(root, store, runtime=runtime) for runtime in RUNTIMES),
-        *_docker(root, store),
-        firecracker_driver(root, store),
+        *_over_http(root, store),
         microvm_driver(root, store),
         vm_driver(root, store),
     ]
 
 
-def _docker(root: Path, store: Store) -> list[Driver]:
-    """Only with httpx, which is in the optional extra."""
+def _over_http(root: Path, store: Store) -> list[Driver]:
+    """Those that speak HTTP to somebody: only with httpx, which is in the optional extra `sandbox`."""
     try:
         from benthic.sandbox.drivers.docker_driver import DockerDriver
-    except ModuleNotFoundError:
+        from benthic.sandbox.drivers.firecracker import firecracker_driver
+    except ModuleNotFoundError as error:
+        if error.name != "httpx":
+            raise
         return []
-    return [DockerDriver(root, store)]
+    return [DockerDriver(root, store), firecracker_driver(root, store)]
 
 
 def local_host(root: Path | str | None = None) -> LocalHost:

@@ -3,6 +3,9 @@
 import asyncio
 import secrets
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +52,19 @@ def test_without_a_daemon_the_probe_says_so_and_nothing_is_left(tmp_path: Path) 
     assert asyncio.run(driver.reconcile([])) == []
     assert list((tmp_path / "homes").iterdir()) == []
     assert tmp_path not in [home.parent.parent for home in UidPool().owners().values()]
+
+
+def test_without_httpx_every_other_driver_is_there() -> None:
+    lines = (
+        "import sys, pathlib",
+        "sys.modules['httpx'] = None",
+        "from benthic.sandbox.probe import all_drivers",
+        "print(*(driver.name for driver in all_drivers(pathlib.Path(sys.argv[1]))))",
+    )
+    with tempfile.TemporaryDirectory() as root:
+        command = [sys.executable, "-c", "\n".join(lines), root]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["bubblewrap", "crun", "runc", "gvisor", "qemu-microvm", "qemu"]
 
 
 def test_a_daemon_that_answers_nonsense_is_a_failed_start(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ class DockerDriver:
         """`socket` is the daemon's; None is what $DOCKER_HOST says, or Docker's own place."""
         self.root, self.store, self._uids = root, store, uids or UidPool()
         self._api = DockerApi(socket or daemon_socket())
+        self._is_remapped: bool | None = None
         self._hierarchy = find_hierarchy()
         self._filter = build_filter()
 
@@ -151,7 +152,9 @@ class DockerDriver:
         if os.geteuid():
             raise NotSupported("Docker containers need root here, for their files and host uids; run as root")
         with stages.stage("daemon"):
-            if await self._api.is_remapped():
+            if self._is_remapped is None:
+                self._is_remapped = await self._api.is_remapped()  # slow: the daemon tells all that it knows
+            if self._is_remapped:
                 raise NotSupported("this Docker daemon remaps users, which is not supported; take driver='crun'")
         with stages.stage("image"):
             digests = await asyncio.to_thread(chosen_layers, self.store, spec.image, spec.layers)
