@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,29 +14,32 @@ from typing import Any
 import pytest
 
 from benthic.sandbox import Network
-from benthic.sandbox.drivers.container import ContainerDriver
 from benthic.sandbox.errors import CommandTimeout, SandboxDied
-from benthic.sandbox.images import Store
 from benthic.sandbox.local import LocalHost
+from benthic.sandbox.probe import all_drivers
 from benthic.sandbox.records import MIB, Limits, Reason
 from benthic.sandbox.sandbox import Sandbox
+from tests.sandbox.kinds import require_driver
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("crun") is None, reason="needs root and the Debian package crun"
-)
 SERVE = "while :; do printf 'HTTP/1.0 200 OK\\r\\n\\r\\nfrom inside' | nc -l -p 8000; done"
 
 
-def host_at(root: Path) -> LocalHost:
-    return LocalHost(root, [ContainerDriver(root, Store(root / "store"))])
+def host_at(root: Path, name: str) -> LocalHost:
+    return LocalHost(root, [driver for driver in all_drivers(root) if driver.name == name])
+
+
+@pytest.fixture(params=["crun", pytest.param("docker", marks=pytest.mark.nightly)])
+def name(request: pytest.FixtureRequest) -> str:
+    require_driver(request.param)
+    return str(request.param)
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Callable[[Callable[[LocalHost], Coroutine[Any, Any, None]]], None]:
+def run(tmp_path: Path, name: str) -> Callable[[Callable[[LocalHost], Coroutine[Any, Any, None]]], None]:
     """Runs a test with a host whose sandboxes are all gone after it."""
 
     async def whole(body: Callable[[LocalHost], Coroutine[Any, Any, None]]) -> None:
-        async with host_at(tmp_path) as host:
+        async with host_at(tmp_path, name) as host:
             try:
                 await body(host)
             finally:
@@ -123,10 +125,10 @@ def test_only_listed_destinations_are_reached_and_only_through_the_host(run: Any
     run(body)
 
 
-def test_a_way_out_outlives_an_owner_that_lets_go(run: Any, tmp_path: Path) -> None:
+def test_a_way_out_outlives_an_owner_that_lets_go(run: Any, tmp_path: Path, name: str) -> None:
     async def body(host: LocalHost) -> None:
         async with server() as port:
-            async with host_at(tmp_path) as first:
+            async with host_at(tmp_path, name) as first:
                 network = Network.allow(f"127.0.0.1:{port}")
                 box = await Sandbox.create(kind="container", host=first, network=network)
             box = await Sandbox.attach(box.id, host=host)
@@ -170,7 +172,7 @@ from tests.sandbox.drivers.test_container_life import host_at
 from benthic.sandbox.sandbox import Sandbox
 
 async def main():
-    async with host_at(Path(sys.argv[1])) as host:
+    async with host_at(Path(sys.argv[1]), sys.argv[2]) as host:
         box = await Sandbox.create(kind="container", host=host, ttl_s=None)
         await box.exec("echo once >>count")
         print(box.id, flush=True)
@@ -180,13 +182,16 @@ asyncio.run(main())
 """
 
 
-def test_a_container_whose_owner_was_killed_is_taken_over_with_its_running_command(run: Any, tmp_path: Path) -> None:
+def test_a_container_whose_owner_was_killed_is_taken_over_with_its_running_command(
+    run: Any, tmp_path: Path, name: str
+) -> None:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(["src", "."])}
-    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    command = [sys.executable, "-c", OWNER, str(tmp_path), name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as owner:
         assert owner.stdout is not None
         sandbox_id = owner.stdout.readline().strip()
-        count = tmp_path / "homes" / sandbox_id / "disk" / "upper" / "work" / "count"
+        state = json.loads((tmp_path / "homes" / sandbox_id / "state.json").read_text())
+        count = Path(f"/proc/{state['pid']}/root/work/count")
         while "twice" not in count.read_text():
             pass
         owner.kill()

@@ -21,6 +21,8 @@ from benthic.sandbox.drivers.function_machine import FunctionMachine
 from benthic.sandbox.errors import NotSupported, StartFailed
 from benthic.sandbox.guest import Guest, build_init
 from benthic.sandbox.images import Store
+from benthic.sandbox.images.build import build_image
+from benthic.sandbox.images.recipe import FolderLayer, Recipe
 from benthic.sandbox.linux import HomeState, UidPool, root_tag
 from benthic.sandbox.records import MIB, FunctionCall
 from tests.sandbox.drivers.jails import needs_jail
@@ -173,6 +175,54 @@ def test_what_functions_cannot_do_is_refused_by_name(driver: FunctionDriver, tmp
         asyncio.run(driver.start(SandboxSpec(network=Network.allow("pypi.org:443")), new_home(tmp_path)))
     with pytest.raises(NotSupported, match="an image below"):
         asyncio.run(driver.start(SandboxSpec(layers=("sha256:" + "0" * 64,)), new_home(tmp_path)))
+
+
+def test_a_snapshot_is_the_work_folder_with_owners_modes_and_links(driver: FunctionDriver, tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+
+    async def use() -> tuple[Result, Result, int]:
+        machine = await driver.start(SPEC, new_home(tmp_path))
+        await run(
+            machine, "cd /work; mkdir -m 700 sub; echo one >sub/f; ln sub/f hard; ln -s /etc/passwd link; rm -f /tmp/x"
+        )
+        ref = await machine.snapshot("kept")
+        child = await driver.start(SPEC, new_home(tmp_path), snapshot=ref)
+        seen = await run(
+            child, "cd /work; cat hard; stat -c '%u %a %h' sub sub/f; readlink link; echo two >sub/f; cat hard"
+        )
+        return seen, await run(machine, "cat /work/hard"), len(store.entries(ref.layers[0]))
+
+    seen, first, num_entries = asyncio.run(use())
+    store.release("snapshot-kept")
+    assert seen.text.split() == ["one", "1000", "700", "2", "1000", "644", "2", "/etc/passwd", "two"]
+    assert (first.text, num_entries) == ("one\n", 5)
+
+
+def test_a_snapshot_larger_than_the_disk_is_a_failed_start(driver: FunctionDriver, tmp_path: Path) -> None:
+    async def use() -> None:
+        machine = await driver.start(SPEC, new_home(tmp_path))
+        await run(machine, "head -c 5m /dev/urandom >/work/big")
+        ref = await machine.snapshot("big")
+        small = SandboxSpec(kind="function", limits=Limits(memory_bytes=64 * MIB, disk_bytes=4 * MIB))
+        with pytest.raises(StartFailed, match="work folder: .*No space left"):
+            await driver.start(small, new_home(tmp_path), snapshot=ref)
+
+    asyncio.run(use())
+    Store(tmp_path / "store").release("snapshot-big")
+
+
+def test_the_layers_of_an_image_above_its_base_fill_the_work_folder(driver: FunctionDriver, tmp_path: Path) -> None:
+    folder = tmp_path / "task"
+    folder.mkdir()
+    (folder / "main.py").write_text("print('hello')\n")
+    layer = FolderLayer(folder="task", at="/work", owner=1000)
+    build_image(Store(tmp_path / "store"), Recipe(name="task:1", layers=(layer,)), tmp_path)
+
+    async def use() -> Result:
+        machine = await driver.start(SandboxSpec(kind="function", image="task:1"), new_home(tmp_path))
+        return await run(machine, "cd /work && echo more >>main.py && cat main.py && ls -A /work")
+
+    assert asyncio.run(use()).text == "print('hello')\nmore\nmain.py\n"
 
 
 def test_the_probe_starts_one_and_leaves_nothing(driver: FunctionDriver, tmp_path: Path) -> None:

@@ -5,20 +5,16 @@ It is known by init's pid and start time on the host, and by the name of its con
 
 import asyncio
 import errno
-import time
 from asyncio import StreamReader, StreamWriter
 from pathlib import Path
 from typing import Protocol
 
-from benthic.errors import SandboxError
 from benthic.sandbox.errors import NotSupported
 from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.linux import Cgroup, ProcessId
 from benthic.sandbox.linux.unix_sockets import short_path
 from benthic.sandbox.network import Egress, NamespaceLoopback
 from benthic.sandbox.records import CallResult, FunctionCall, Network, Reason, SnapshotRef, Usage
-
-FREEZE_LIMIT_S = 10.0
 
 
 class Owner(Protocol):
@@ -61,13 +57,7 @@ class ContainerMachine:
 
     async def freeze(self) -> None:
         """Stops every process where it is."""
-        self.group.freeze()
-        deadline = time.monotonic() + FREEZE_LIMIT_S
-        while not self.group.is_frozen():
-            if time.monotonic() > deadline:
-                self.group.thaw()
-                raise SandboxError(f"sandbox {self.home.name} did not stop within {FREEZE_LIMIT_S:g} s; try again")
-            await asyncio.sleep(0.001)
+        await self.group.stop()
 
     async def thaw(self) -> None:
         """Lets them go on."""
@@ -75,13 +65,8 @@ class ContainerMachine:
 
     async def snapshot(self, name: str) -> SnapshotRef:
         """Keeps the changed files as a layer, under a name; processes are not kept, and stand still meanwhile."""
-        was_frozen = self.group.is_frozen()
-        await self.freeze()
-        try:
+        async with self.group.stopped():
             return await asyncio.to_thread(self._owner.keep, self.home, name)
-        finally:
-            if not was_frozen:
-                await self.thaw()
 
     async def usage(self) -> Usage:
         """Since the start, of the whole sandbox."""

@@ -113,14 +113,14 @@ class DockerDriver:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
         alive = {home.name for home in homes}
         found = {home.name for home in (self.root / "homes").glob("*") if self._is_ours(home)}
-        if self._api.socket.exists():
-            with contextlib.suppress(StartFailed):  # no daemon answers: what it holds waits for the next time
-                tag = root_tag(self.root)
-                found |= {name.rpartition("-")[2] for name in await self._api.names(f"{LABEL}={tag}")}
         gone = []
-        for id_ in sorted(found - alive):
-            await self.remove(self.root / "homes" / id_)
-            gone.append(f"container {id_}")
+        with contextlib.suppress(StartFailed):  # no daemon answers: what it may hold waits for the next time
+            if found or self._api.socket.exists():
+                names = await self._api.names(f"{LABEL}={root_tag(self.root)}")
+                found |= {name.rpartition("-")[2] for name in names}
+            for id_ in sorted(found - alive):
+                await self.remove(self.root / "homes" / id_)
+                gone.append(f"container {id_}")
         return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self.root)]
 
     async def remove(self, home: Path) -> None:

@@ -1,11 +1,9 @@
 """One running jail: init's socket, a control group, and a warm Python once functions are called."""
 
 import asyncio
-import time
 from asyncio import StreamReader, StreamWriter
 from pathlib import Path
 
-from benthic.errors import SandboxError
 from benthic.sandbox.drivers.container_machine import Owner
 from benthic.sandbox.drivers.zygote_client import ZygoteClient
 from benthic.sandbox.errors import NotSupported
@@ -14,7 +12,6 @@ from benthic.sandbox.linux import Cgroup, ProcessId
 from benthic.sandbox.linux.unix_sockets import short_path
 from benthic.sandbox.records import CallResult, FunctionCall, Network, Reason, SnapshotRef, Usage
 
-FREEZE_LIMIT_S = 10.0
 SOCKET = "init.sock"
 
 
@@ -49,14 +46,7 @@ class FunctionMachine:
         Raises:
             NotSupported: without control groups.
         """
-        group = self._needed_group("be paused")
-        group.freeze()
-        deadline = time.monotonic() + FREEZE_LIMIT_S
-        while not group.is_frozen():
-            if time.monotonic() > deadline:
-                group.thaw()
-                raise SandboxError(f"sandbox {self.home.name} did not stop within {FREEZE_LIMIT_S:g} s; try again")
-            await asyncio.sleep(0.001)
+        await self._needed_group("be paused").stop()
 
     async def thaw(self) -> None:
         """Lets them go on."""
@@ -68,15 +58,11 @@ class FunctionMachine:
         Raises:
             NotSupported: without control groups, or where the jail has no host uid of its own.
         """
-        was_frozen = self._needed_group("be kept").is_frozen()
+        group = self._needed_group("be kept")
         if self.setup.uid == 0:
             raise NotSupported(f"function sandboxes keep no snapshots, such as {name!r}, unless their host is root")
-        await self.freeze()
-        try:
+        async with group.stopped():
             return await asyncio.to_thread(self._owner.keep, self.home, name)
-        finally:
-            if not was_frozen:
-                await self.thaw()
 
     async def usage(self) -> Usage:
         """Since the start, of the whole sandbox."""

@@ -9,9 +9,11 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benthic.errors import SandboxError
 from benthic.sandbox.linux.cgroup_mounts import Hierarchy, delegate_down
 from benthic.sandbox.records import Limits, Usage
 
@@ -73,6 +75,31 @@ class Cgroup:
     def freeze(self) -> None:
         """Stops every process where it is; returns before all have stopped (see `is_frozen`)."""
         self._freeze(True)
+
+    async def stop(self, timeout_s: float = 10.0) -> None:
+        """Freezes, and waits until every process stands still.
+
+        Raises:
+            SandboxError: they did not in time, and go on.
+        """
+        self.freeze()
+        deadline = time.monotonic() + timeout_s
+        while not self.is_frozen():
+            if time.monotonic() > deadline:
+                self.thaw()
+                raise SandboxError(f"sandbox {Path(self.name).name} did not stop within {timeout_s:g} s; try again")
+            await asyncio.sleep(0.001)
+
+    @contextlib.asynccontextmanager
+    async def stopped(self) -> AsyncGenerator[None, None]:
+        """Every process stands still while the block runs, and goes on unless it stood still before."""
+        was_frozen = self.is_frozen()
+        await self.stop()
+        try:
+            yield
+        finally:
+            if not was_frozen:
+                self.thaw()
 
     def thaw(self) -> None:
         """Lets them go on."""
