@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Literal
 
 TSC_WINDOW_S = 0.05
-TRANSLATED_CPU = "max,-smap,-umip,-la57,-pku,-mpx,-svm"
+TRANSLATED_CPU = "max,-smap,-umip,-la57,-pku,-mpx,-svm,-erms"
 """All instructions that programs may look for. What only a kernel uses costs most where each page table level and each
-guarded copy is emulated, and a clone translates all of it anew."""
+guarded copy is emulated, and a clone translates all of it anew. Without ERMS, kernel and libraries copy by eight bytes
+instead of by one, each of which is an emulated step."""
 _RDTSC = bytes.fromhex("0f3148c1e2204809d0c3")  # rdtsc; shl rdx, 32; or rax, rdx; ret
 
 

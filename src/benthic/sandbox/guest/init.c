@@ -87,21 +87,39 @@ static void accept_newest(struct init *init)
     }
 }
 
+/* As much as is there: a virtual machine's port gives a page at a time. */
+static ssize_t read_some(int fd, char *piece, size_t size)
+{
+    size_t len = 0;
+    while (len < size) {
+        ssize_t more = read(fd, piece + len, size - len);
+        if (more <= 0)
+            return len ? (ssize_t)len : more;
+        len += more;
+    }
+    return len;
+}
+
+/* A device's host has closed its end, or is just opening it. */
+static void host_is_away(struct init *init)
+{
+    ask_for_news(init, true);
+    if (init->now_ms - init->heard_ms > ANNOUNCED_MS)
+        forget_client(init);
+    init->retry_ms = init->now_ms + RETRY_MS;
+}
+
 static void read_stream(struct init *init)
 {
     static char piece[PIECE_MAX];
-    ssize_t len = read(init->connection, piece, sizeof piece);
+    ssize_t len = read_some(init->connection, piece, sizeof piece);
     if (len < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (len <= 0) {
-        if (!init->device) {
+        if (init->device)
+            host_is_away(init);
+        else
             disconnect(init);
-        } else { /* the host's end is closed for now, or just being opened */
-            ask_for_news(init, true);
-            if (init->now_ms - init->heard_ms > ANNOUNCED_MS)
-                forget_client(init);
-            init->retry_ms = init->now_ms + RETRY_MS;
-        }
         return;
     }
     if (init->device && init->retry_ms) {
@@ -177,10 +195,13 @@ static void drop_forgotten(struct init *init)
 static bool take_signals(struct init *init, int signals)
 {
     struct signalfd_siginfo info;
-    while (read(signals, &info, sizeof info) > 0)
+    bool has_ended = false;
+    while (read(signals, &info, sizeof info) > 0) {
         if (info.ssi_signo == SIGIO)
             init->retry_ms = init->now_ms;
-    return reap(init);
+        has_ended |= info.ssi_signo == SIGCHLD;
+    }
+    return has_ended && reap(init);
 }
 
 /* ---- the loop ---- */
