@@ -102,7 +102,7 @@ def stand(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             probed = runner.run(probe(drivers))
         assert any(result.is_working for result in probed), [result.detail for result in probed]
         if request.param.endswith(AT_A_FLEET):
-            fleet = small_fleet(root, ("h1",), hosts={"h1": host})
+            fleet = small_fleet(root, ("h1",), orphan_after_s=60.0, hosts={"h1": host})
             gateway = runner.run(fleet.__aenter__()).client(patience_s=30.0)
             yield Stand(kind, root, host, gateway, runner)
             runner.run(fleet.__aexit__(None, None, None))

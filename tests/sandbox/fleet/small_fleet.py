@@ -22,9 +22,16 @@ ROOM = Capacity(cpus=1000.0, memory_bytes=1 << 50, num_sandboxes=1000)
 
 class SmallFleet:
     def __init__(
-        self, folder: Path, *, lost_after_s: float, capacity: Capacity, real: Mapping[str, Host] | None = None
+        self,
+        folder: Path,
+        *,
+        lost_after_s: float,
+        orphan_after_s: float,
+        capacity: Capacity,
+        real: Mapping[str, Host] | None = None,
     ) -> None:
-        self.folder, self.lost_after_s, self.capacity = folder, lost_after_s, capacity
+        self.folder, self.capacity = folder, capacity
+        self.lost_after_s, self.orphan_after_s = lost_after_s, orphan_after_s
         self.hosts: dict[str, FakeHost] = {}
         self.real = real or {}
         self.agents: dict[str, Agent] = {}
@@ -50,7 +57,7 @@ class SmallFleet:
             state=self.folder / "gateway.sqlite",
             token=FLEET_TOKEN,
             lost_after_s=self.lost_after_s,
-            orphan_after_s=60.0 if self.real else 0.3,  # real ones take longer to start
+            orphan_after_s=self.orphan_after_s,
         )
         self.gateway = Gateway(config, random.Random(7))
         self.tasks["gateway"] = asyncio.create_task(serve(gateway_app(self.gateway), self.url))
@@ -102,10 +109,11 @@ async def small_fleet(
     names: tuple[str, ...] = ("h1",),
     *,
     lost_after_s: float = 30.0,
+    orphan_after_s: float = 0.3,
     capacity: Capacity = ROOM,
     hosts: Mapping[str, Host] | None = None,
 ) -> AsyncIterator[SmallFleet]:
-    fleet = SmallFleet(folder, lost_after_s=lost_after_s, capacity=capacity, real=hosts)
+    fleet = SmallFleet(folder, lost_after_s=lost_after_s, orphan_after_s=orphan_after_s, capacity=capacity, real=hosts)
     try:
         await fleet.start_gateway()
         for name in names:

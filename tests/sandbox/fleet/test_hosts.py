@@ -152,6 +152,34 @@ def test_a_host_that_is_cut_off_keeps_its_sandboxes_and_goes_on_when_it_is_back(
     play(scene, fleet.client(rebuild=True))
 
 
+def test_what_was_given_up_while_its_host_was_cut_off_is_closed_there_and_ran_once(fleet: Fleet) -> None:
+    async def scene(client: RemoteHost) -> None:
+        ids = await spread(client, fleet)
+        trace = fleet.root / "trace"
+        slow = Request(verb="exec", arguments={"shell": f"echo began >> {trace}; sleep 3; echo ended >> {trace}"})
+        running = asyncio.create_task(client.call(ids["h1"], 0, slow))
+        async with asyncio.timeout(30):
+            while not trace.exists():
+                await asyncio.sleep(0.05)
+        fleet.nets["h1"].cut()
+        with pytest.raises(SandboxDied, match="host_lost"):
+            await running
+        with pytest.raises(SandboxDied, match="host_lost"):
+            await client.call(ids["h1"], 0, slow)
+        again = await client.create(SandboxSpec(kind="container", ttl_s=None, cwd=str(fleet.root / "work")))
+        assert await host_of(client, fleet, again.id) == "h2"
+        assert (fleet.root / "h1" / "homes" / ids["h1"]).exists()  # nobody there knows yet
+        fleet.nets["h1"].join()
+        end = time.monotonic() + 60
+        while any((fleet.root / "h1" / "homes").iterdir()):
+            assert time.monotonic() < end, "what was given up still lives on its host"
+            await asyncio.sleep(0.1)
+        assert trace.read_text().split().count("began") == 1
+        assert {info.id for info in await client.sandboxes()} == {ids["h2"], again.id}
+
+    play(scene, fleet.client())
+
+
 def test_a_host_that_dies_is_lost_and_a_sandbox_that_may_be_rebuilt_goes_on_elsewhere(fleet: Fleet) -> None:
     async def scene(client: RemoteHost) -> None:
         ids = await spread(client, fleet)

@@ -90,6 +90,10 @@ class Connection:
                 sent |= {names.AGAIN: once_for} if once_for is not None else {}
                 await patience.pause(repr(error))
                 continue
+            except RuntimeError as error:
+                if not self._client.is_closed:
+                    raise
+                raise HostUnreachable(f"the connection to {self.url} was closed under a request") from error
             if response.status_code == 202:
                 patience.renew()
             elif _may_pass(response):

@@ -18,6 +18,7 @@ from benthic.sandbox.fleet import headers as names
 from benthic.sandbox.fleet.connection import HOLD_S
 from benthic.sandbox.fleet.frames import CONTENT_TYPE
 from benthic.sandbox.fleet.gateway import Gateway
+from benthic.sandbox.fleet.hosts import HostEntry
 from benthic.sandbox.fleet.responses import body_of, seconds_of
 from benthic.sandbox.fleet.sandbox_rows import SandboxRow
 
@@ -54,40 +55,47 @@ async def forward(
     hold_s = seconds_of(http.headers.get(names.HOLD))
     while True:
         row = gateway.sandboxes.get(row.id, None)
-        response = await _send(gateway, row, rest, http, body)
+        host = gateway.open_host(row)
+        response = await _send(host, row, rest, http, body)
         if response.headers.get("content-type", "").startswith(CONTENT_TYPE) and not _is_whole(response):
-            return StreamingResponse(_pieces(response), response.status_code, _kept(response.headers))
-        content = await _read(response)
+            return StreamingResponse(_pieces(host, response), response.status_code, _kept(response.headers))
+        content = await _read(host, response)
         if response.status_code == 202 and hold_s is None:
             continue  # this client waits, whoever has to ask again
         return Response(content, response.status_code, _kept(response.headers))
 
 
-async def _send(gateway: Gateway, row: SandboxRow, rest: str, http: HttpRequest, body: bytes) -> httpx.Response:
-    host = gateway.open_host(row)
+async def _send(host: HostEntry, row: SandboxRow, rest: str, http: HttpRequest, body: bytes) -> httpx.Response:
     sent = {name: http.headers[name] for name in _PASSED_ON if name in http.headers} | {names.HOLD: str(HOLD_S)}
     query = f"?{http.url.query}" if http.url.query else ""
     path = f"/sandboxes/{row.id}{rest}{query}"
     try:
-        return await host.host.connection.open(http.method, path, body, sent)
+        async with host.asked():
+            return await host.host.connection.open(http.method, path, body, sent)
     except httpx.TransportError as error:
         raise HostUnreachable(f"host {row.host} does not answer ({error!r}); ask again") from None
 
 
-async def _read(response: httpx.Response) -> bytes:
+async def _read(host: HostEntry, response: httpx.Response) -> bytes:
     try:
-        return await response.aread()
+        async with host.asked():
+            return await response.aread()
     except httpx.TransportError as error:
         raise HostUnreachable(f"a host's answer was cut ({error!r}); ask again") from None
     finally:
         await response.aclose()
 
 
-async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
+async def _pieces(host: HostEntry, response: httpx.Response) -> AsyncIterator[bytes]:
     """A stream as it comes; what is cut ends without its last frame, and so its client notices."""
+    pieces = response.aiter_raw()
     try:
-        with contextlib.suppress(httpx.TransportError):
-            async for piece in response.aiter_raw():
+        with contextlib.suppress(httpx.TransportError, HostUnreachable):
+            while True:
+                async with host.asked():
+                    piece = await anext(pieces, None)
+                if piece is None:
+                    return
                 yield piece
     finally:
         await response.aclose()

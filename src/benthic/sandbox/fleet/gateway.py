@@ -101,8 +101,10 @@ class Gateway:
         """What is known of a sandbox: by its host, unless that is lost."""
         if row.state is State.DEAD or row.is_rebuilding or self.hosts.get(row.host).is_lost:
             return row.info()
+        host = self.hosts.get(row.host)
         try:
-            found = await self.hosts.get(row.host).host.info(row.id)
+            async with host.asked():
+                found = await host.host.info(row.id)
         except SandboxDied as error:
             self.sandboxes.set_state(row.id, State.DEAD, error.reason, error.detail)
             return self.sandboxes.get(row.id, None).info()
@@ -118,7 +120,8 @@ class Gateway:
         self.sandboxes.set_state(row.id, State.DEAD, Reason.CLOSED)
         if not host.is_lost:
             try:
-                await host.host.close(row.id)
+                async with host.asked():
+                    await host.host.close(row.id)
             except (HostUnreachable, SandboxDied) as error:
                 _log.warning("sandbox %s is closed with the next heartbeat of %s: %s", row.id, row.host, error)
 
@@ -162,7 +165,8 @@ class Gateway:
                 host = self._choose_again(creation, spec, snapshot, frozenset(refused))
             self.hosts.promise(host, spec)
             try:
-                info = await self.hosts.get(host).host.create(spec, key=creation.host_key, snapshot=snapshot)
+                async with self.hosts.get(host).asked():
+                    info = await self.hosts.get(host).host.create(spec, key=creation.host_key, snapshot=snapshot)
             except CapacityError as error:
                 _log.info("host %s refused a sandbox: %s", host, error)
                 self.metrics.refused.labels("host").inc()

@@ -4,13 +4,16 @@ After a start every known host counts as just heard of: a gateway that was away 
 they have not missed it.
 """
 
+import asyncio
+import contextlib
 import json
 import sqlite3
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
 
 from benthic.errors import RequestError
+from benthic.sandbox.errors import HostUnreachable
 from benthic.sandbox.fleet.client import RemoteHost
 from benthic.sandbox.fleet.placement import Candidate
 from benthic.sandbox.fleet.status import HostStatus, Load
@@ -31,6 +34,32 @@ class HostEntry:
     is_draining: bool = False
     load: Load = Load()
     """As last told, and what was placed there since."""
+    _waiting: set[asyncio.Timeout] = field(default_factory=set)
+
+    @contextlib.asynccontextmanager
+    async def asked(self) -> AsyncIterator[None]:
+        """Inside, its answer is waited for, until it is lost: a link that is cut says nothing for a long time.
+
+        Raises:
+            HostUnreachable: it was lost meanwhile.
+        """
+        limit = asyncio.timeout(None)
+        try:
+            async with limit:
+                self._waiting.add(limit)
+                yield
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            raise HostUnreachable(f"host {self.status.name} was lost while it was asked; ask again") from None
+        finally:
+            self._waiting.discard(limit)
+
+    def lose(self) -> None:
+        """It is lost, and nobody waits for it any more."""
+        self.is_lost = True
+        for limit in self._waiting:
+            limit.reschedule(asyncio.get_running_loop().time())
 
     @property
     def state(self) -> str:
@@ -85,7 +114,7 @@ class Hosts:
     def lose(self, name: str) -> None:
         """It is lost."""
         self._sql.execute("UPDATE hosts SET is_lost = 1 WHERE name = ?", (name,))
-        self._entries[name].is_lost = True
+        self._entries[name].lose()
 
     def drain(self, name: str, is_draining: bool) -> None:
         """Whether it takes no more sandboxes."""

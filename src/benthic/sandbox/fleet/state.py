@@ -46,12 +46,21 @@ CREATE TABLE IF NOT EXISTS quotas (
 class _State(sqlite3.Connection):
     """A connection whose file may be locked or full for a while: whoever asks again may have more luck."""
 
+    _is_closed = False
+
+    def close(self) -> None:
+        """Closes it; who comes later is told."""
+        self._is_closed = True
+        super().close()
+
     def execute(self, statement: str, values: Any = (), /) -> sqlite3.Cursor:
         """As ever.
 
         Raises:
             HostUnreachable: the file cannot be read or written now.
         """
+        if self._is_closed:
+            raise HostUnreachable("the gateway is going down; ask again when it is back")
         try:
             return super().execute(statement, values)
         except sqlite3.OperationalError as error:

@@ -98,5 +98,5 @@ def _size_of(text: str) -> tuple[int, int]:
     try:
         fields = json.loads(text)
         return decode(int, fields["rows"], "rows"), decode(int, fields["columns"], "columns")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise RequestError(f'a text message must be a size such as {{"rows": 24, "columns": 80}}: {error!r}') from None
