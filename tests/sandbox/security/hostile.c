@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -249,14 +250,25 @@ static int read_file(char **arguments)
     return 0;
 }
 
+/* As many of a thing as can be had, and why no more: what a host counts for all of its sandboxes together. */
+static int hoard(char **arguments)
+{
+    long count = 0;
+    while (count < 100000 && (strcmp(arguments[0], "watches") ? open("/dev/ptmx", O_RDWR | O_NOCTTY) : inotify_init()) >= 0)
+        count++;
+    printf("%ld %d\n", count, errno);
+    return 0;
+}
+
 static const struct {
     const char *name;
     int (*run)(char **arguments);
 } DEEDS[] = {
     {"call", call}, {"connect", connect_to}, {"connect-abstract", connect_abstract}, {"daemon", daemonize},
     {"descriptors", descriptors}, {"device", make_device}, {"files", files}, {"fill", fill}, {"fork-bomb", fork_bomb},
-    {"hog", hog}, {"identity", identity}, {"kill", send_signal}, {"overwrite", overwrite}, {"priority", priority},
-    {"read", read_file}, {"socket", open_socket}, {"sparse", sparse}, {"threads", threads}, {"zombies", zombies},
+    {"hoard", hoard}, {"hog", hog}, {"identity", identity}, {"kill", send_signal}, {"overwrite", overwrite},
+    {"priority", priority}, {"read", read_file}, {"socket", open_socket}, {"sparse", sparse}, {"threads", threads},
+    {"zombies", zombies},
 };
 
 int main(int argc, char **argv)

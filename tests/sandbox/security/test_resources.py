@@ -1,6 +1,8 @@
 """Every resource ends at its limit; the sandbox goes on, and its neighbour notices nothing (see conftest.py)."""
 
+import ctypes
 import errno
+import os
 import time
 
 import pytest
@@ -75,6 +77,23 @@ def test_descriptors_end_at_their_number(inside: Inside) -> None:
     count, error = inside.attack("descriptors").text.split()
     assert int(count) < LIMITS.num_open_files
     assert errno.errorcode[int(error)] == "EMFILE"
+
+
+@pytest.mark.parametrize(
+    ("thing", "most", "errors"), [("terminals", 64, ("ENOSPC", "EACCES", "EMFILE")), ("watches", 16, ("EMFILE",))]
+)
+def test_no_sandbox_takes_what_a_host_counts_for_all_together(
+    inside: Inside, thing: str, most: int, errors: tuple[str, ...]
+) -> None:
+    if inside.kind not in SHARED_KERNEL or inside.kind == "docker":
+        pytest.skip("these numbers are those of a kernel of its own, or Docker's to bound")
+    count, error = inside.attack("hoard", thing).text.split()
+    assert errno.errorcode[int(error)] in errors
+    if (inside.kind, thing) != ("function", "watches"):  # counted there for the sandbox's own uid
+        assert int(count) <= most
+    watch = ctypes.CDLL(None).inotify_init()
+    assert watch >= 0, "the host has none left"
+    os.close(watch)
 
 
 @pytest.mark.parametrize("shell", ["yes", "cat /dev/zero", "cat /dev/urandom", "yes >&2"])

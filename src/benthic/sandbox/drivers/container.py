@@ -43,7 +43,7 @@ from benthic.sandbox.linux import (
     root_tag,
 )
 from benthic.sandbox.linux.cgroup_mounts import BASE
-from benthic.sandbox.linux.namespaces import bound_segments, id_map
+from benthic.sandbox.linux.namespaces import bound_segments, bound_watches, id_map
 from benthic.sandbox.linux.unix_sockets import listening, take_socket
 from benthic.sandbox.network.egress import RESOLV_CONF
 from benthic.sandbox.records import Kind, ProbeResult, SandboxSpec, SnapshotRef
@@ -222,6 +222,7 @@ class ContainerDriver:
             process = self._launch(home, group, launch)
             if not self.runtime.has_own_kernel:
                 bound_segments(process.pid, spec.limits.memory_bytes // SEGMENTS_SHARE, root_uid=first_uid)
+                bound_watches(process.pid)
             return process
 
     def _make_control(self, home: Path, first_uid: int) -> Path:

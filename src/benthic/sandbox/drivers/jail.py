@@ -126,6 +126,8 @@ class Jail:
         arguments += ["--proc", "/proc", "--dev", "/dev", *disks, "--ro-bind", str(init), INIT]
         masked = [f"/proc/{name}" for name in _MASKED if Path("/proc", name).exists()]
         arguments += [word for path in masked for word in ("--ro-bind", "/dev/null", path)]
+        if is_mapped:  # all terminals of a host share one number, and this mount takes no limit: init alone makes them
+            arguments += ["--chmod", "0600", "/dev/pts/ptmx"]
         arguments += _each("--remount-ro", "/dev", "/") + [
             "--chdir",
             "/work",

@@ -97,6 +97,10 @@ def bundle_config(
     }
 
 
+MAX_TERMINALS = 64
+"""Of one sandbox: all of a host's share one number (kernel.pty.max)."""
+
+
 def shm_bytes(limits: Limits) -> int:
     """The size of /dev/shm."""
     return min(MAX_SHM_BYTES, limits.memory_bytes // SHM_SHARE)
@@ -113,7 +117,17 @@ def _mounts(init: Path, limits: Limits) -> list[dict[str, Any]]:
     return [
         _mount("/proc", "proc", "proc", *guarded),
         _mount("/dev", "tmpfs", "tmpfs", "nosuid", "mode=755", "size=64k"),
-        _mount("/dev/pts", "devpts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"),
+        _mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            "nosuid",
+            "noexec",
+            "newinstance",
+            "ptmxmode=0666",
+            "mode=0620",
+            f"max={MAX_TERMINALS}",
+        ),
         _mount("/dev/shm", "tmpfs", "tmpfs", *guarded, "mode=1777", f"size={shm_bytes(limits)}", "nr_inodes=4096"),
         _mount("/sys", "sysfs", "sysfs", *guarded, "ro"),
         _mount(INIT, "bind", str(init), "bind", "ro", "nosuid", "nodev"),

@@ -18,6 +18,7 @@ from benthic.sandbox.linux import mounts
 _CLONE_FS, _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWNET = 0x200, 0x20000, 0x8000000, 0x40000000
 _SETRESUID = {"x86_64": 117, "aarch64": 147}
 _MAX_QUEUES = 16
+_MAX_WATCHES = {"max_inotify_instances": 16, "max_inotify_watches": 8192}
 _Made = TypeVar("_Made")
 
 
@@ -58,6 +59,21 @@ def bound_segments(pid: int, num_bytes: int, *, root_uid: int) -> None:
             Path("/proc/sys/kernel", name).write_text(str(value))
 
     _in_thread(lambda: _enter(pid, "ipc", _CLONE_NEWIPC), write)
+
+
+def bound_watches(pid: int) -> None:
+    """Bounds what the user namespace of a process may have of inotify, which also counts as its maker's own.
+
+    Else one container could take all that the host's root may have, and no other and no daemon of the host got any.
+
+    Raises:
+        OSError: it cannot be bounded.
+    """
+    lines = "".join(f"echo {most} >/proc/sys/user/{name}\n" for name, most in _MAX_WATCHES.items())
+    command = ["nsenter", f"--user=/proc/{pid}/ns/user", "sh", "-ec", lines]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"inotify of process {pid} cannot be bounded: {done.stderr.strip()}")
 
 
 def id_map(first: int, size: int = 1 << 16) -> int:
