@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Sequence
+from collections.abc import Container
 from pathlib import Path
 
 from benthic.sandbox.errors import NotSupported, StartFailed
@@ -154,7 +154,7 @@ class BareDriver:
         process = ProcessId(state["pid"], state["start_ticks"])
         return BareMachine(self, home, process) if process.is_alive() else None
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
         gone = []
         for home in (self.root / "homes").iterdir():
             if home not in homes:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from benthic.sandbox.host import SandboxInfo
     from benthic.sandbox.records import ProbeResult
 
+DAY_S = 24 * 3600.0
+
 sandbox = typer.Typer(
     name="sandbox",
     help="Sandboxes for agents: what this machine can do, running commands, logs, images, a fleet.",
@@ -115,16 +117,27 @@ def close(
 
 
 @sandbox.command()
-def gc(root: Root = STATE_ROOT) -> None:
-    """Remove what belongs to no living sandbox: processes, mounts, folders, layers that nothing refers to."""
+def gc(
+    root: Root = STATE_ROOT,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what nothing needs, with sizes, and remove nothing.")
+    ] = False,
+    keep_logs: Annotated[
+        float | None,
+        typer.Option(help="Days: trajectories of sandboxes that ended before go too.", min=0, show_default="all"),
+    ] = None,
+) -> None:
+    """Remove what belongs to no living sandbox, and the snapshots, layers and logged values that nothing needs."""
     import asyncio
 
-    from benthic.cli.sandbox_hosts import reconcile
+    from benthic.cli.sandbox_hosts import clear
 
-    removed = asyncio.run(reconcile(root.expanduser()))
+    keep_logs_s = None if keep_logs is None else keep_logs * DAY_S
+    work = clear(root.expanduser(), keep_logs_s=keep_logs_s, is_dry=dry_run)
+    removed = asyncio.run(work)
     for line in removed:
         typer.echo(line)
-    typer.echo(f"{len(removed)} things removed")
+    typer.echo(f"{len(removed)} things {'would be ' if dry_run else ''}removed")
 
 
 def _age(seconds: float) -> str:

@@ -11,9 +11,8 @@ from typing import Any
 import typer
 
 from benthic.sandbox.fleet import RemoteHost
+from benthic.sandbox.garbage import lines
 from benthic.sandbox.host import Host
-from benthic.sandbox.images.collect import collect
-from benthic.sandbox.images.store import Store
 from benthic.sandbox.probe import local_host
 
 TOKEN_VARIABLE = "BENTHIC_SANDBOX_TOKEN"
@@ -78,11 +77,11 @@ async def opened_host(root: Path, url: str | None) -> AsyncGenerator[Host, None]
         yield local
 
 
-async def reconcile(root: Path) -> list[str]:
-    """Sweeps what belongs to no living sandbox, and layers that nothing refers to; says what went."""
+async def clear(root: Path, *, keep_logs_s: float | None, is_dry: bool) -> list[str]:
+    """Sweeps what belongs to no living sandbox, and what nothing needs; says what went, or would go."""
     async with local_host(root) as host:
-        removed = await host.reconcile()
-    collected = collect(Store(root / "store"))
-    if collected.num_layers:
-        removed.append(f"{collected.num_layers} layers of {collected.size_bytes >> 20} MiB that nothing refers to")
-    return removed
+        removed = []
+        if not is_dry:
+            removed += await host.reconcile(adopts=True)
+        garbage = await host.clear_garbage(keep_logs_s=keep_logs_s, is_dry=is_dry)
+    return [*removed, *lines(garbage), *(f"kept: {doubt}" for doubt in garbage.doubts)]

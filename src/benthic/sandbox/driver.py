@@ -9,7 +9,7 @@ before the resource it names is made, so that `adopt` can take it over and `reco
 """
 
 from asyncio import StreamReader, StreamWriter
-from collections.abc import Sequence
+from collections.abc import Container
 from pathlib import Path
 from typing import Protocol
 
@@ -109,5 +109,12 @@ class Driver(Protocol):
     async def adopt(self, spec: SandboxSpec, home: Path) -> Machine | None:
         """The machine of a home folder if it still lives, else None; either way nothing is started."""
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
-        """Removes every resource of this driver that belongs to none of these homes; says what went."""
+    async def remove(self, home: Path) -> None:
+        """Everything that this driver has made for a home, whatever of it exists; the folder itself stays."""
+
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
+        """Removes every resource of this driver that belongs to none of these homes; says what went.
+
+        Args:
+            homes: asked about a home once something of it was found, and not before: sandboxes come to be meanwhile.
+        """

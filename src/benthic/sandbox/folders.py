@@ -3,17 +3,20 @@
     <state root>/homes/<id>/            what its driver made: gone when the sandbox is closed
     <state root>/trajectories/<id>/     its log and `sandbox.json`: these stay
     <state root>/trajectories/blobs/    large values of all logs
-    <state root>/keys/<digest of key>   the id that was made for a create key
+    <state root>/keys/<digest of key>   a link to the id that was made for a create key
     <state root>/store/                 images, layers, snapshots
 
 The trajectories may lie on a file system that several hosts share: then each of them can make a lost sandbox again.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +28,7 @@ from benthic.sandbox.trajectory.file import sync_folder
 from benthic.sandbox.wire import decode, encode
 
 _ID = re.compile(r"[0-9a-f]{12}")
+_RECORD = "sandbox.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +80,11 @@ class Folders:
         """Large values of logs."""
         return self.trajectories / "blobs"
 
+    @property
+    def store(self) -> Path:
+        """Images, layers, snapshots."""
+        return self.root / "store"
+
     def home(self, sandbox_id: str) -> Path:
         """What its driver made."""
         return self.homes / _checked(sandbox_id)
@@ -84,8 +93,47 @@ class Folders:
         """Its trajectory."""
         return self.trajectories / _checked(sandbox_id) / "log"
 
+    @contextlib.contextmanager
+    def making(self) -> Iterator[None]:
+        """Around everything between a new id and its saved record and claimed key: what is so far half made stays."""
+        with self._making(fcntl.LOCK_SH):
+            yield
+
+    def sweep(self) -> list[str]:
+        """Removes what was half made when its maker died: trajectories without a record, and keys of those.
+
+        Says what went; does nothing while anybody is making a sandbox.
+        """
+        if not self._half_made():
+            return []
+        try:
+            with self._making(fcntl.LOCK_EX | fcntl.LOCK_NB):
+                half_made = self._half_made()
+                for path in half_made:
+                    shutil.rmtree(path) if path.parent == self.trajectories else path.unlink()
+        except BlockingIOError:
+            return []
+        return [f"beginning of a sandbox: {path}" for path in half_made]
+
+    def _half_made(self) -> list[Path]:
+        """Trajectories without a record, and keys of those; whole ones that are being made, too."""
+        logs = [self.trajectories / sandbox_id for sandbox_id in self.ids()]
+        without = [log for log in logs if not (log / _RECORD).exists()]
+        lost = {log.name for log in without}
+        keys = [(key, os.readlink(key)) for key in self.keys.iterdir()]
+        return without + [key for key, owner in keys if owner in lost or not (self.trajectories / owner).exists()]
+
+    @contextlib.contextmanager
+    def _making(self, how: int) -> Iterator[None]:
+        handle = os.open(self.trajectories / "making.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(handle, how)
+            yield
+        finally:
+            os.close(handle)
+
     def new_id(self) -> str:
-        """An id with a trajectory folder of its own, 12 hex digits."""
+        """An id with a trajectory folder of its own, 12 hex digits. Call it while `making`."""
         while True:
             sandbox_id = secrets.token_hex(6)
             try:
@@ -101,19 +149,29 @@ class Folders:
     def load(self, sandbox_id: str) -> SandboxRecord | None:
         """What is known of a sandbox; None if it was never heard of."""
         try:
-            text = (self.trajectories / _checked(sandbox_id) / "sandbox.json").read_bytes()
+            text = (self.trajectories / _checked(sandbox_id) / _RECORD).read_bytes()
         except FileNotFoundError:
             return None
         return decode(SandboxRecord, json.loads(text))
 
     def save(self, record: SandboxRecord) -> None:
         """Durably; a reader sees the old or the new one."""
-        write_whole(self.trajectories / record.id / "sandbox.json", json.dumps(encode(record), indent=1).encode())
+        write_whole(self.trajectories / record.id / _RECORD, json.dumps(encode(record), indent=1).encode())
+
+    def saved_s(self, sandbox_id: str) -> float:
+        """When its record was written last, as Unix time."""
+        return (self.trajectories / _checked(sandbox_id) / _RECORD).stat().st_mtime
+
+    def forget(self, record: SandboxRecord) -> None:
+        """As if it had never been; its trajectory is to be removed next."""
+        (self.trajectories / record.id / _RECORD).unlink()
+        if record.key is not None:
+            self.release_key(record.key, record.id)
 
     def key_owner(self, key: str) -> str | None:
         """The id that was made for a key."""
         try:
-            return self._key(key).read_text()
+            return os.readlink(self._key(key))
         except FileNotFoundError:
             return None
 
@@ -126,15 +184,11 @@ class Folders:
         path = self._key(key)
         if instead_of is not None and self.key_owner(key) == instead_of:
             path.unlink(missing_ok=True)
-        draft = path.with_name(f".{sandbox_id}")
-        draft.write_text(sandbox_id)
         try:
-            os.link(draft, path)  # whole at once, or not at all
-            sync_folder(self.keys)
+            os.symlink(sandbox_id, path)  # whole at once, or not at all
         except FileExistsError:
-            return path.read_text()
-        finally:
-            draft.unlink()
+            return os.readlink(path)
+        sync_folder(self.keys)
         return sandbox_id
 
     def release_key(self, key: str, sandbox_id: str) -> None:
@@ -147,9 +201,9 @@ class Folders:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Replaces a file, durably."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    with open(draft, "xb") as file:
+    """Replaces a file, durably; one writer at a time. What a crash leaves of a draft goes with the next one."""
+    draft = path.with_name(f".{path.name}.new")
+    with open(draft, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -19,10 +19,12 @@ from benthic.sandbox.errors import GuestLost, SandboxDied, TrajectoryDiverged, T
 from benthic.sandbox.folders import Folders, SandboxRecord, kernel_boot_id
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.host import Rebuilt
+from benthic.sandbox.images import Store
 from benthic.sandbox.live import LiveSandbox
 from benthic.sandbox.rebuilding import Origin, Rerun, copy_calls, doubtful, origin
 from benthic.sandbox.records import Checkpoint, Reason, SandboxSpec, SnapshotRef, State
 from benthic.sandbox.starting import Started, Starter, attached, configure
+from benthic.sandbox.sweeping import sweep
 from benthic.sandbox.trajectory import BlobStore, Head, Trajectory, TrajectoryLog
 from benthic.sandbox.wire import encode
 
@@ -41,6 +43,7 @@ class Lifecycle:
         self.starter = starter
         self.live: dict[str, LiveSandbox] = {}
         self.blobs = BlobStore(folders.blobs)
+        self._store = Store(folders.store)
         self._max_paused_s = max_paused_s
         self._executor = _sync_threads()
         self._keyed: dict[str, asyncio.Task[str]] = {}
@@ -113,12 +116,38 @@ class Lifecycle:
         fill: Callable[[TrajectoryLog], Coroutine[Any, Any, None]] | None = None,
     ) -> str:
         driver = await self.starter.choose(spec)
+        with self.folders.making():
+            record, log = await self._written_down(spec, driver.name, key, snapshot, parent)
+            try:
+                await asyncio.to_thread(self.folders.save, record)
+                owner = self.folders.claim_key(key, record.id, instead_of=instead_of) if key is not None else None
+            except BaseException as error:
+                await self._never_came_up(record, log, error)
+                raise
+            if owner not in (None, record.id):
+                await self._forget(record, log)
+        if key is not None and owner != record.id:  # another process was quicker
+            return await self._create_keyed(spec, key, snapshot, parent, fill)
+        try:
+            if fill is not None:
+                await fill(log)
+            started = await self.starter.start(driver, spec, self.folders.home(record.id), snapshot)
+        except BaseException as error:
+            await self._never_came_up(record, log, error)
+            raise
+        await self._admit(record, started, log)
+        return record.id
+
+    async def _written_down(
+        self, spec: SandboxSpec, driver: str, key: str | None, snapshot: SnapshotRef | None, parent: Checkpoint | None
+    ) -> tuple[SandboxRecord, TrajectoryLog]:
+        """A new id with its log; the record is not saved yet."""
         sandbox_id = await asyncio.to_thread(self.folders.new_id)
         now_s = time.time()
         record = SandboxRecord(
             id=sandbox_id,
             spec=spec,
-            driver=driver.name,
+            driver=driver,
             key=key,
             created_s=now_s,
             boot_id=self._boot_id,
@@ -132,21 +161,7 @@ class Lifecycle:
             snapshot=encode(snapshot) if snapshot else None,
         )
         log = await TrajectoryLog.create(self.folders.log(sandbox_id), self.blobs, head, executor=self._executor)
-        try:
-            await asyncio.to_thread(self.folders.save, record)
-            if key is not None:
-                owner = self.folders.claim_key(key, sandbox_id, instead_of=instead_of)
-                if owner != sandbox_id:  # another process was quicker
-                    await self._forget(record, log)
-                    return await self._create_keyed(spec, key, snapshot, parent, fill)
-            if fill is not None:
-                await fill(log)
-            started = await self.starter.start(driver, spec, self.folders.home(sandbox_id), snapshot)
-        except BaseException as error:
-            await self._never_came_up(record, log, error)
-            raise
-        await self._admit(record, started, log)
-        return sandbox_id
+        return record, log
 
     async def _admit(self, record: SandboxRecord, started: Started, log: TrajectoryLog) -> LiveSandbox:
         record = replace(record, state=State.RUNNING, start_s=started.seconds, reason=None, detail="")
@@ -231,6 +246,7 @@ class Lifecycle:
             except GuestLost as error:
                 reason, detail = await machine.death() or (Reason.CRASHED, str(error))
                 await machine.destroy()
+        await driver.remove(home)
         await asyncio.to_thread(shutil.rmtree, home, True)
         if record.state is not State.DEAD:
             self.folders.save(replace(record, state=State.DEAD, reason=reason, detail=detail))
@@ -272,13 +288,7 @@ class Lifecycle:
 
     async def reconcile(self) -> list[str]:
         """Removes every resource that belongs to no sandbox that lives; says what went."""
-        records = [self.folders.load(sandbox_id) for sandbox_id in self.folders.ids()]
-        wanted = [self.folders.home(record.id) for record in records if record and record.state is not State.DEAD]
-        gone = [line for driver in self.starter.drivers for line in await driver.reconcile(wanted)]
-        for home in sorted(set(self.folders.homes.iterdir()) - set(wanted)):
-            await asyncio.to_thread(shutil.rmtree, home, True)
-            gone.append(f"folder {home}")
-        return gone
+        return await sweep(self.folders, self.starter.drivers)
 
     def changed(self, record: SandboxRecord) -> None:
         """Keeps a sandbox's new state."""
@@ -314,7 +324,8 @@ class Lifecycle:
         record = sandbox.record
         keys = [f"fork of {record.id} at {seq}: {index}" for index in range(count)]
         if not all(self.folders.key_owner(key) for key in keys):
-            ref = await sandbox.snapshot(f"{record.id}-fork-{seq if seq >= 0 else secrets.token_hex(4)}")
+            name = f"{record.id}-fork-{seq if seq >= 0 else secrets.token_hex(4)}"
+            ref = await sandbox.snapshot(name, is_asked=False)
             parent = sandbox.log.checkpoint(ref.seq)
             made = [self._create_keyed(record.spec, key, ref, parent) for key in keys]
             if seq < 0:
@@ -324,7 +335,7 @@ class Lifecycle:
 
     async def branch(self, log: Trajectory, spec: SandboxSpec, seq: int, key: str | None) -> str:
         """A sandbox with the calls before a place, in the state that they made."""
-        start = origin(log, seq)
+        start = origin(log, seq, self._is_here)
 
         async def fill(child: TrajectoryLog) -> None:
             await copy_calls(log, child, seq)
@@ -349,7 +360,7 @@ class Lifecycle:
         driver = await self.starter.choose(record.spec)
         log = await TrajectoryLog.open(self.folders.log(sandbox_id), self.blobs, executor=self._executor)
         try:
-            start = origin(log, log.next_seq + 1)
+            start = origin(log, log.next_seq + 1, self._is_here)
             record = replace(record, state=State.STARTING, driver=driver.name, boot_id=self._boot_id)
             self.folders.save(record)
             started = await self.starter.start(driver, record.spec, self.folders.home(sandbox_id), start.snapshot)
@@ -360,6 +371,9 @@ class Lifecycle:
         done = await self._rerun(sandbox, start, log.next_seq)
         await log.note("rebuilt", **encode(done), doubtful=[] if may_rerun else doubtful(log, record.spec))
         return done
+
+    def _is_here(self, snapshot: SnapshotRef) -> bool:
+        return all(self._store.has_layer(digest) for digest in snapshot.layers)
 
     async def _rerun(self, sandbox: LiveSandbox, start: Origin, before: int) -> Rebuilt:
         rerun = Rerun(sandbox.execution, sandbox.log, start)

@@ -188,14 +188,18 @@ class LiveSandbox:
             self._gate.set()
             await self.log.note("resumed")
 
-    async def snapshot(self, name: str) -> SnapshotRef:
-        """Keeps its state between two calls."""
+    async def snapshot(self, name: str, *, is_asked: bool = True) -> SnapshotRef:
+        """Keeps its state between two calls.
+
+        Args:
+            is_asked: somebody may keep the reference; others go once nothing of ours needs them (`garbage.py`).
+        """
         async with self.held_still():
             seq = self.log.checkpoint().last_seq
             ref = replace(await self.machine.snapshot(name), seq=seq)
             if self.record.state is State.PAUSED:
                 await self.machine.freeze()
-            await self.log.note("snapshot", ref=encode(ref))
+            await self.log.note("snapshot", ref=encode(ref), is_asked=is_asked)
             self._since_snapshot = 0
         return ref
 
@@ -305,7 +309,7 @@ class LiveSandbox:
 
     async def _snapshot_by_itself(self, seq: int) -> None:
         try:
-            await self.snapshot(f"{self.record.id}-auto-{seq}")
+            await self.snapshot(f"{self.record.id}-auto-{seq}", is_asked=False)
         except NotSupported as error:
             await self.log.note("no snapshot", detail=str(error))
         except SandboxError as error:

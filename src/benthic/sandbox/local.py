@@ -20,8 +20,10 @@ from benthic.errors import RequestError, SandboxError, shown
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.errors import GuestLost, SandboxDied, TrajectoryDiverged, TrajectoryHeld
 from benthic.sandbox.folders import Folders, SandboxRecord
+from benthic.sandbox.garbage import GRACE_S, Garbage, clear_garbage
 from benthic.sandbox.guest import Terminal
 from benthic.sandbox.host import Answer, Logged, Rebuilt, Request, SandboxInfo
+from benthic.sandbox.images import Store
 from benthic.sandbox.lifecycle import Lifecycle
 from benthic.sandbox.live import LiveSandbox, info_of, kept_chunks
 from benthic.sandbox.records import Checkpoint, Chunk, Reason, Result, SandboxSpec, SnapshotRef, State
@@ -98,9 +100,24 @@ class LocalHost:
     ) -> None:
         await self.leave()
 
-    async def reconcile(self) -> list[str]:
-        """Removes every resource that belongs to no living sandbox; says what went."""
+    async def reconcile(self, *, adopts: bool = False) -> list[str]:
+        """Removes every resource that belongs to no living sandbox; says what went.
+
+        Args:
+            adopts: takes over whatever nobody owns first, and so finds out what is dead of it.
+        """
+        if adopts:
+            await self._cycle.adopt_all()
         return await self._cycle.reconcile()
+
+    async def clear_garbage(
+        self, *, grace_s: float = GRACE_S, keep_logs_s: float | None = None, is_dry: bool = False
+    ) -> Garbage:
+        """Removes snapshots, layers and values of logs that nothing needs; see `garbage.py`."""
+        store = Store(self.folders.store)
+        return await asyncio.to_thread(
+            clear_garbage, self.folders, store, grace_s=grace_s, keep_logs_s=keep_logs_s, is_dry=is_dry
+        )
 
     async def create(
         self, spec: SandboxSpec, *, key: str | None = None, snapshot: SnapshotRef | None = None

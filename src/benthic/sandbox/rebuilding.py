@@ -5,6 +5,7 @@ command's end is waited for where the log has it. What each comes to is compared
 """
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benthic.errors import SandboxError
@@ -31,10 +32,10 @@ class Origin:
     """The last call that is already in it; -1 for none."""
 
 
-def origin(log: Trajectory, before: int) -> Origin:
-    """The latest snapshot that holds no call from a place on."""
+def origin(log: Trajectory, before: int, is_here: Callable[[SnapshotRef], bool]) -> Origin:
+    """The latest snapshot of those that are here which holds no call from a place on."""
     refs = [decode(SnapshotRef, note["ref"]) for note in log.notes("snapshot")]
-    fitting = [ref for ref in refs if ref.seq < before]
+    fitting = [ref for ref in refs if ref.seq < before and is_here(ref)]
     if fitting:
         latest = max(fitting, key=lambda ref: ref.seq)
         return Origin(latest, latest.seq)

@@ -27,11 +27,15 @@ def test_no_two_sandboxes_get_the_same_range_even_when_claimed_at_once(tmp_path:
 def test_a_pool_without_a_free_range_says_so_and_a_released_one_is_claimed_again(tmp_path: Path) -> None:
     uids = pool(tmp_path, 2)
     first = uids.acquire(home(tmp_path, "a"))
-    uids.acquire(home(tmp_path, "b"))
+    other = uids.acquire(home(tmp_path, "b"))
     with pytest.raises(LookupError, match="all 2 ranges"):
         uids.acquire(home(tmp_path, "c"))
-    uids.release(first)
+    uids.release(home(tmp_path, "a"), other)
+    assert len(uids.owners()) == 2, "what is another's by now stays"
+    uids.release(home(tmp_path, "a"), first)
     assert uids.acquire(home(tmp_path, "c")) == first
+    uids.release(home(tmp_path, "c"))
+    assert list(uids.owners()) == [other]
 
 
 def test_claims_name_their_owner_and_are_swept_when_its_home_is_gone(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -109,17 +109,18 @@ class ContainerDriver:
             return None
         return self._machine(spec, home, process)
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
-        alive = {home.name for home in homes}
         gone = []
         for home in sorted((self.root / "homes").glob("*")):
-            if home.name not in alive and HomeState(home).load().get("driver") == self.name:
+            if HomeState(home).load().get("driver") == self.name and home not in homes:
                 await self.remove(home)
                 gone.append(f"container {home.name}")
         for id_ in self._homeless():
-            await self.remove(self.root / "homes" / id_)
-            gone.append(f"what was left of sandbox {id_}")
+            home = self.root / "homes" / id_
+            if home not in homes:
+                await self.remove(home)
+                gone.append(f"what was left of sandbox {id_}")
         return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self.root)]
 
     async def remove(self, home: Path) -> None:
@@ -276,12 +277,10 @@ class ContainerDriver:
                 group.rmdir()
         Scratch(home).remove()
         self.store.release(OWNER + home.name)
-        first_uid = HomeState(home).load().get("first_uid")
         for name in ("bundle", "runtime", MADE_IN):
             shutil.rmtree(home / name, ignore_errors=True)
         (home / SOCKET).unlink(missing_ok=True)
-        if first_uid is not None:
-            self._uids.release(first_uid)
+        self._uids.release(home, HomeState(home).load().get("first_uid"))
 
     def _group(self, home: Path) -> Cgroup:
         return Cgroup(self._hierarchy, group_name(home))

@@ -10,7 +10,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Container
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from benthic.sandbox.drivers.firecracker_api import VSOCK, FirecrackerApi, conne
 from benthic.sandbox.drivers.firecracker_machine import FirecrackerMachine, Held, remove_folder, remove_machine, save
 from benthic.sandbox.drivers.firecracker_process import FOLDER, NAME, Console, start_firecracker
 from benthic.sandbox.drivers.guest_hardware import collect_hardware, saved_shape
+from benthic.sandbox.drivers.lost_machines import end_machine, machine_homes
 from benthic.sandbox.drivers.machine_snapshot import read_snapshot
 from benthic.sandbox.drivers.qemu_command import Board, Hardware
 from benthic.sandbox.drivers.qemu_process import running
@@ -105,7 +106,7 @@ class FirecrackerDriver:
             template = await self._template(program, spec.limits, hardware, shape, snapshot)
             return await self._clone(program, spec, home, hardware, shape, template)
         except BaseException:
-            await self._swept(home)
+            await self.remove(home)
             raise
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> FirecrackerMachine | None:
@@ -119,15 +120,18 @@ class FirecrackerDriver:
         held = Held(group=self._group(home), uid=state.get("uid"), shape=state["shape"])
         return FirecrackerMachine(home, spec, self._store, process, held)
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+    async def remove(self, home: Path) -> None:
+        """See `driver.Driver.remove`."""
+        await end_machine(self._tag, home, NAME)
+        await remove_machine(home, self._store, None, self._group(home), HomeState(home).load().get("uid"))
+
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
         """See `driver.Driver.reconcile`; also ends templates whose maker is gone."""
-        known = {home.name for home in homes}
         gone = []
-        for name, process in running(self._tag, NAME):
-            if name not in known and not Templates.is_being_made(name):
-                home = self.state_root / "homes" / name
-                await remove_machine(home, self._store, process, self._group(home), None)
-                gone.append(f"virtual machine {name} (pid {process.pid})")
+        for home in machine_homes(self, self.state_root, self._store, running(self._tag, NAME)):
+            if home not in homes and not Templates.is_being_made(home.name):
+                await self.remove(home)
+                gone.append(f"virtual machine {home.name}")
         if self._has_root:
             gone += [f"host uid {uid}" for uid in UidPool().sweep(self.state_root)]
         return gone
@@ -255,11 +259,6 @@ class FirecrackerDriver:
             await guest.reseed(secrets.token_bytes(64), time.time())
         finally:
             await guest.close()
-
-    async def _swept(self, home: Path) -> None:
-        state = HomeState(home).load()
-        process = next((process for name, process in running(self._tag, NAME) if name == home.name), None)
-        await remove_machine(home, self._store, process, self._group(home), state.get("uid"))
 
     def _group(self, home: Path) -> Cgroup | None:
         return Cgroup(find_hierarchy(), group_name(home)) if self._has_root else None

@@ -148,10 +148,8 @@ async def remove_machine(
     if process is not None:
         process.kill()
         await process.wait(10.0)
-    if group is not None:
-        await group.remove()
     await asyncio.to_thread(remove_folder, home)
-    await remove_resources(home, store, None, None, uid)
+    await remove_resources(home, store, None, group, uid)
 
 
 def remove_folder(home: Path) -> None:

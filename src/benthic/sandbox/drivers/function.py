@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -99,18 +99,19 @@ class FunctionDriver:
         process = ProcessId(state["pid"], state["start_ticks"])
         return self._machine(spec, home, process, state.get("uid")) if process.is_alive() else None
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
-        alive = {home.name for home in homes}
         lost = {owner.removeprefix(OWNER) for owner in self._store.owners() if owner.startswith(OWNER)}
         for id_ in {home.name for home in (self._root / "homes").glob("*")} | set(self._groups()):
             home = self._root / "homes" / id_
             if not home.is_dir() or HomeState(home).load().get("driver") == self.name:
                 lost.add(id_)
         gone = []
-        for id_ in sorted(lost - alive):
-            await self.remove(self._root / "homes" / id_)
-            gone.append(f"function sandbox {id_}")
+        for id_ in sorted(lost):
+            home = self._root / "homes" / id_
+            if home not in homes:
+                await self.remove(home)
+                gone.append(f"function sandbox {id_}")
         return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self._root)]
 
     async def remove(self, home: Path) -> None:
@@ -206,11 +207,7 @@ class FunctionDriver:
 
     def _remove_files(self, home: Path, uid: int | None) -> None:
         self._store.release(OWNER + home.name)
-        claims = (
-            [uid] if uid is not None else [u for u, owner in self._uids.owners().items() if owner == home.resolve()]
-        )
-        for claim in claims:
-            self._uids.release(claim)
+        self._uids.release(home, uid)
         for name in (SOCKET, "zygote.sock"):
             (home / name).unlink(missing_ok=True)
         with contextlib.suppress(OSError):

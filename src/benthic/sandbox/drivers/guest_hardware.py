@@ -20,6 +20,9 @@ LEAST_MEMORY_BYTES = 64 * MIB
 KERNEL_MEMORY_BYTES = 48 * MIB
 """Of the guest's kernel, beside what the sandbox may use."""
 
+OWNER = "machine-"
+"""Before a sandbox's id: who holds its layers in the store."""
+
 
 def collect_hardware(
     board: Board,
@@ -70,7 +73,7 @@ def saved_shape(hardware: Hardware, digests: Sequence[str]) -> dict[str, Any]:
 
 def owner(home: Path) -> str:
     """Who holds a machine's layers in the store."""
-    return f"machine-{home.name}"
+    return f"{OWNER}{home.name}"
 
 
 def _archive(store: Store, modules: Sequence[Path]) -> Path:

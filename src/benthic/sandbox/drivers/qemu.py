@@ -9,9 +9,8 @@ import os
 import secrets
 import shutil
 import subprocess
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Container
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,9 +25,11 @@ from benthic.sandbox.drivers.guest_hardware import collect_hardware, saved_shape
 from benthic.sandbox.drivers.machine_snapshot import read_snapshot
 from benthic.sandbox.drivers.qemu_command import KERNEL_WORDS, PROGRAM, Board, Hardware
 from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, remove_resources
+from benthic.sandbox.drivers.lost_machines import end_machine, machine_homes
 from benthic.sandbox.drivers.qemu_process import CONTROL, connect_port, identity, last_words, running, start_qemu
 from benthic.sandbox.drivers.qmp import QmpError, qmp
 from benthic.sandbox.drivers.templates import EMPTY, FORM, MEMORY, STATE, UPPER, Saved, Templates, template_key
+from benthic.sandbox.drivers.trial import trial_home
 from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
@@ -61,10 +62,14 @@ class QemuDriver:
         """Starts one by cloning a machine that it boots first, if need be."""
         began = time.monotonic()
         try:
-            with tempfile.TemporaryDirectory(prefix="probe-", dir=self._homes()) as folder:
-                machine = await self.start(SandboxSpec(kind=self.kind, limits=PROBE_LIMITS), Path(folder))
+            home = self.state_root / "homes" / trial_home()
+            home.mkdir(mode=0o700, parents=True)
+            try:
+                machine = await self.start(SandboxSpec(kind=self.kind, limits=PROBE_LIMITS), home)
                 took_s = time.monotonic() - began
                 await machine.destroy()
+            finally:
+                shutil.rmtree(home)
         except (SandboxError, OSError) as error:
             return ProbeResult(kind=self.kind, driver=self.name, is_working=False, detail=str(error))
         assert self._accelerator is not None
@@ -88,7 +93,7 @@ class QemuDriver:
             folder = await self._template(spec, hardware, shape, snapshot)
             return await self._clone(spec, home, hardware, shape, folder)
         except BaseException:
-            await self._swept(home)
+            await self.remove(home)
             raise
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> QemuMachine | None:
@@ -103,17 +108,18 @@ class QemuDriver:
         resources = Resources(group=self._group(home), uid=state.get("uid"), shape=state["shape"], base=base)
         return QemuMachine(home, spec, self._store, process, resources)
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+    async def remove(self, home: Path) -> None:
+        """See `driver.Driver.remove`."""
+        await end_machine(self._tag, home)
+        await remove_resources(home, self._store, None, self._group(home), HomeState(home).load().get("uid"))
+
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
         """See `driver.Driver.reconcile`; also ends templates whose maker is gone."""
-        known = {home.name for home in homes}
         gone = []
-        for name, process in running(self._tag):
-            if name not in known and not Templates.is_being_made(name):
-                process.kill()
-                await process.wait(10.0)
-                home, group = self.state_root / "homes" / name, self._group_named(name)
-                await remove_resources(home, self._store, process, group, None)
-                gone.append(f"virtual machine {name} (pid {process.pid})")
+        for home in machine_homes(self, self.state_root, self._store, running(self._tag)):
+            if home not in homes and not Templates.is_being_made(home.name):
+                await self.remove(home)
+                gone.append(f"virtual machine {home.name}")
         if self._has_root:
             gone += [f"host uid {uid}" for uid in UidPool().sweep(self.state_root)]
         return gone
@@ -188,24 +194,8 @@ class QemuDriver:
         resources = Resources(group=group, uid=uid, shape=shape, base=base)
         return QemuMachine(home, spec, self._store, known, resources)
 
-    async def _swept(self, home: Path) -> None:
-        for name, process in running(self._tag):
-            if name == home.name:
-                process.kill()
-                await process.wait(10.0)
-        uid = HomeState(home).load().get("uid")
-        await remove_resources(home, self._store, None, self._group(home), uid)
-
     def _group(self, home: Path) -> Cgroup | None:
         return Cgroup(find_hierarchy(), group_name(home)) if self._has_root else None
-
-    def _group_named(self, name: str) -> Cgroup | None:
-        return self._group(self.state_root / "homes" / name)
-
-    def _homes(self) -> Path:
-        homes = self.state_root / "homes"
-        homes.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return homes
 
 
 async def _wake(home: Path, template: Path) -> None:

@@ -6,6 +6,7 @@ asked for nothing but commands.
 
 import asyncio
 import contextlib
+import os
 import re
 from asyncio import StreamReader, StreamWriter
 from dataclasses import dataclass
@@ -166,12 +167,12 @@ async def remove_resources(
     if process is not None:
         process.kill()
         await process.wait(10.0)
-    if group is not None:
-        await group.remove()
+    if group is not None and not await group.remove():
+        raise SandboxError(f"processes {group.pids()} of sandbox {home.name} do not end; look into their state")
     for name in (PORT, CONTROL, UPPER, LOG):
         (home / name).unlink(missing_ok=True)
-    if uid is not None:
-        UidPool().release(uid)
+    if not os.geteuid():
+        UidPool().release(home, uid)
     store.release(owner(home))
     if home.is_dir():
         HomeState(home).record(pid=None, start_ticks=None, uid=None, group=None)

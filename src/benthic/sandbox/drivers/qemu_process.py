@@ -1,6 +1,7 @@
 """Starting one QEMU: its sockets, its descriptors, its control group, its uid; and knowing it again later."""
 
 import os
+import re
 import subprocess
 from asyncio import StreamReader, StreamWriter, open_unix_connection
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from benthic.sandbox.linux.unix_sockets import listening, short_path
 PORT, CONTROL, LOG = "port.sock", "control.sock", "qemu.log"
 _WRITTEN = ("memory", "upper")
 _NAME = "benthic-"
+_HOME = re.compile(rb"[A-Za-z0-9_-]+")
 
 
 def start_qemu(
@@ -76,10 +78,10 @@ def running(tag: str, program: str = _NAME) -> Iterator[tuple[str, ProcessId]]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:  # ended meanwhile
             continue
-        names = [word for word in words if word.startswith(begin)]
+        names = [word.removeprefix(begin) for word in words if word.startswith(begin)]
         # The shell that joins the group has the same words behind its own, and is the machine a moment later.
-        if process is not None and names:
-            yield names[0].removeprefix(begin).decode("ascii", "replace"), process
+        if process is not None and names and _HOME.fullmatch(names[0]):  # which becomes part of a path
+            yield names[0].decode(), process
 
 
 async def connect_port(home: Path) -> tuple[StreamReader, StreamWriter]:

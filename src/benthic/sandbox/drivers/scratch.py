@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from benthic.sandbox.linux import mounts
 from benthic.sandbox.records import MIB, Limits
@@ -68,7 +67,7 @@ class Scratch:
         if limits.disk_bytes * MEMORY_SHARE <= limits.memory_bytes:
             mounts.mount_tmpfs(self.at, size_bytes=limits.disk_bytes, num_files=num_files, mode=0o700)
         else:
-            template = _template(limits.disk_bytes, num_files, templates)
+            template = _template(limits.disk_bytes, num_files, templates, draft=self.home / "template.ext4")
             _copy_sparse(template, self._image)
             mounts.mount_image(self._image, self.at, options="noinit_itable,nobarrier")
             self.at.chmod(0o700)
@@ -102,12 +101,11 @@ class Scratch:
         return self.home / "disk.ext4"
 
 
-def _template(disk_bytes: int, num_files: int, folder: Path) -> Path:
-    """An empty file system with room for that much beside its own tables."""
+def _template(disk_bytes: int, num_files: int, folder: Path, *, draft: Path) -> Path:
+    """An empty file system with room for that much beside its own tables; `draft` is where it is made."""
     path = folder / f"{disk_bytes}-{num_files}.ext4"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        draft = folder / f".{uuid4().hex}"
         size = disk_bytes + num_files * _INODE_BYTES + disk_bytes // _OVERHEAD_SHARE + 2 * MIB
         _run([*_MKFS, f"-N{num_files}", str(draft), f"{-(-size // 1024)}k"])
         draft.replace(path)

@@ -31,7 +31,7 @@ from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest, JobSetup
 from benthic.sandbox.images import Store
 from benthic.sandbox.images.derived import LAYERS
-from benthic.sandbox.linux import Launch
+from benthic.sandbox.linux import Launch, ProcessId
 from benthic.sandbox.records import Command, Limits
 
 FORM = "warm 1"
@@ -78,13 +78,15 @@ class Templates:
     @staticmethod
     def maker_name() -> str:
         """For a template's machine, made by this process."""
-        return f"{_MAKER}{os.getpid()}-{uuid4().hex[:8]}"
+        maker = ProcessId.of(os.getpid())
+        assert maker is not None
+        return f"{_MAKER}{maker.mark}-{uuid4().hex[:8]}"
 
     @staticmethod
     def is_being_made(name: str) -> bool:
         """Whether this is the name of a template's machine whose maker lives."""
-        pid = name.removeprefix(_MAKER).partition("-")[0]
-        return name.startswith(_MAKER) and pid.isdecimal() and Path(f"/proc/{pid}").exists()
+        maker = ProcessId.named(name.removeprefix(_MAKER)) if name.startswith(_MAKER) else None
+        return maker is not None and maker.is_alive()
 
     async def boots(self, hardware: Hardware, limits: Limits, *, boot_s: float) -> bool:
         """Whether such a machine boots within that time; nothing of it is kept."""

@@ -1,5 +1,6 @@
 """One try of a driver on this machine: a sandbox is started, runs `true`, and is ended."""
 
+import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -8,7 +9,23 @@ from uuid import uuid4
 
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.guest import Guest
+from benthic.sandbox.linux import ProcessId
 from benthic.sandbox.records import Command, ProbeResult, SandboxSpec
+
+_TRIAL = "probe-"
+
+
+def trial_home() -> str:
+    """A name for the home of a try, which is kept for as long as this process lives."""
+    process = ProcessId.of(os.getpid())
+    assert process is not None
+    return f"{_TRIAL}{process.mark}-{uuid4().hex[:6]}"
+
+
+def is_being_tried(name: str) -> bool:
+    """Whether this is the name of a home that a living process tries a driver in."""
+    process = ProcessId.named(name.removeprefix(_TRIAL)) if name.startswith(_TRIAL) else None
+    return process is not None and process.is_alive()
 
 
 async def try_out(driver: Driver, root: Path, describe: Callable[[], Awaitable[str]]) -> ProbeResult:
@@ -18,7 +35,7 @@ async def try_out(driver: Driver, root: Path, describe: Callable[[], Awaitable[s
         root: the state root, below which the try has a home of its own.
         describe: what runs it, in words; only asked for where it ran.
     """
-    home = root / "homes" / uuid4().hex[:12]
+    home = root / "homes" / trial_home()
     began = time.perf_counter()
     try:
         home.mkdir(parents=True)

@@ -8,6 +8,7 @@ the two is a marker without an owner, which counts for nothing.
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from benthic.errors import shown
 from benthic.sandbox.errors import ImageError
 from benthic.sandbox.images.layer import sync
 
+DRAFT = ".draft"
+"""Of an owner's list; one is enough, since only one at a time holds the lock."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -38,13 +41,20 @@ class Holders:
         except FileNotFoundError:
             return ()
 
+    def changed_s(self, owner: str) -> float:
+        """When what one holds last changed, as Unix time; now, if that is nothing."""
+        try:
+            return self._owner(owner).stat().st_mtime
+        except FileNotFoundError:
+            return time.time()
+
     def hold(self, owner: str, digests: Sequence[str]) -> None:
         """Adds to what one holds."""
         known = self.layers(owner)
         wanted = tuple(dict.fromkeys((*known, *digests)))
         if wanted != known:
             path = self._owner(owner)
-            staged = path.with_name(f".{owner}.{os.getpid()}")
+            staged = path.with_name(DRAFT)
             staged.write_text(json.dumps(wanted))
             sync(staged)
             staged.replace(path)

@@ -245,6 +245,10 @@ class Store:
         """What one owner holds."""
         return self._holders.layers(owner)
 
+    def held_since_s(self, owner: str) -> float:
+        """When an owner's layers last became more, as Unix time; now, if it holds none."""
+        return self._holders.changed_s(owner)
+
     @contextmanager
     def opened(self, digests: Sequence[str]) -> Iterator[tuple[Path, ...]]:
         """The trees of layers for as long as the block runs."""

@@ -3,10 +3,13 @@
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+_MARK = re.compile(r"(\d+)-(\d+)(?:-|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,17 @@ class ProcessId:
         """The process that has this pid now, or None."""
         ticks = _start_ticks(pid)
         return None if ticks is None else cls(pid, ticks)
+
+    @classmethod
+    def named(cls, name: str) -> "ProcessId | None":
+        """Of a name that begins with a `mark`."""
+        found = _MARK.match(name)
+        return None if found is None else cls(int(found[1]), int(found[2]))
+
+    @property
+    def mark(self) -> str:
+        """Begins the name of what is worth nothing once this process has ended."""
+        return f"{self.pid}-{self.start_ticks}"
 
     def is_alive(self) -> bool:
         """Whether it runs; one that ended and was not waited for does not."""

@@ -1,14 +1,13 @@
 """Host uids for sandboxes, so that no two share one and none is root.
 
-A claim is a file, made exclusively, that names its owner's home folder before the uid is used: two processes can
-never claim the same range, and a claim whose home is gone can be swept. There is one folder a machine, whatever
-state roots lie on it, since uids are the machine's.
+A claim is a symbolic link to its owner's home folder, made before the uid is used. It appears whole or not at all, and
+once: two processes can never claim the same range, no crash leaves half a claim, and one whose home is gone can be
+swept. There is one folder a machine, whatever state roots lie on it, since uids are the machine's.
 """
 
 import contextlib
 import os
 import random
-import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,25 +45,35 @@ class UidPool:
                 return uid
         raise LookupError(f"all {self.num_ranges} ranges of host uids are claimed in {self.folder}")
 
-    def release(self, uid: int) -> None:
-        """Gives a range back, once no process has its uids and no file belongs to them."""
-        self._file(uid).unlink(missing_ok=True)
+    def release(self, home: Path, uid: int | None = None) -> None:
+        """Gives back what a sandbox has claimed, once no process has its uids and no file belongs to them.
+
+        Args:
+            uid: the first of its range, if known: else all claims are looked through. What another sandbox has
+                claimed by now stays.
+        """
+        owner = home.resolve()
+        for claimed in [uid] if uid is not None else self.owners():
+            with contextlib.suppress(OSError):
+                if self._owner(claimed) == owner:
+                    self._file(claimed).unlink()
 
     def owners(self) -> dict[int, Path]:
         """First uid of each claimed range -> the home it was claimed for."""
         owners = {}
         for name in os.listdir(self.folder) if self.folder.is_dir() else ():
-            with contextlib.suppress(OSError, ValueError):  # released meanwhile, or a draft
-                owners[int(name)] = Path((self.folder / name).read_text())
-        return {uid: home for uid, home in owners.items() if self._covers(uid)}
+            with contextlib.suppress(OSError, ValueError):  # released meanwhile, or none of ours
+                if self._covers(int(name)):
+                    owners[int(name)] = self._owner(int(name))
+        return owners
 
     def sweep(self, state_root: Path) -> list[int]:
         """Releases claims of homes below a state root that no longer exist; their first uids."""
         root = state_root.resolve()
-        stale = [uid for uid, home in self.owners().items() if root in home.parents and not home.is_dir()]
-        for uid in stale:
-            self.release(uid)
-        return stale
+        stale = {uid: home for uid, home in self.owners().items() if root in home.parents and not home.is_dir()}
+        for uid, home in stale.items():
+            self.release(home, uid)
+        return list(stale)
 
     def _covers(self, uid: int) -> bool:
         index, rest = divmod(uid - self.first, self.size)
@@ -74,14 +83,12 @@ class UidPool:
         assert self._covers(uid), f"{uid} begins no range of this pool"
         return self.folder / str(uid)
 
+    def _owner(self, uid: int) -> Path:
+        return Path(os.readlink(self._file(uid)))
+
     def _claim(self, uid: int, owner: str) -> bool:
-        # A link appears whole: no crash leaves a claim without its owner.
-        draft = self.folder / f".{uuid.uuid4().hex}"
-        draft.write_text(owner)
         try:
-            os.link(draft, self._file(uid))
+            os.symlink(owner, self._file(uid))
         except FileExistsError:
             return False
-        finally:
-            draft.unlink()
         return True

@@ -62,17 +62,21 @@ class BlobStore:
         """Of all that is kept."""
         return (path.name for path in self.folder.glob("??/*") if not path.name.startswith("."))
 
-    def keep_only(self, wanted: Set[str], *, older_than_s: float) -> int:
+    def keep_only(self, wanted: Set[str], *, older_than_s: float, is_dry: bool = False) -> int:
         """Removes every blob that is not wanted and was made before a Unix time; returns how many bytes went.
 
-        Younger ones may be about to be named by a record.
+        Younger ones may be about to be named by a record. What a crash left half written counts as a blob.
+
+        Args:
+            is_dry: only counts.
         """
         freed = 0
-        for path in list(self.folder.glob("??/*")):
+        for path in [*self.folder.glob("??/*"), *self.folder.glob("??/.*")]:
             try:
                 status = path.stat()
                 if path.name not in wanted and status.st_mtime < older_than_s:
-                    path.unlink()
+                    if not is_dry:
+                        path.unlink()
                     freed += status.st_size
             except FileNotFoundError:
                 continue  # another process was here first
