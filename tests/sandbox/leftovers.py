@@ -5,6 +5,7 @@ folder, or the tag of a state root below it, or belong to a process that does. W
 a store's layers, images, disks, templates and snapshots; trajectories with their keys; empty disks by size.
 """
 
+import contextlib
 import os
 import re
 import stat
@@ -49,9 +50,11 @@ def state_roots(folder: Path) -> list[Path]:
 
 
 def _processes(folder: Path, tags: set[str]) -> Iterator[str]:
-    """By their control groups, command lines, folders, and mounts in namespaces of their own."""
-    ours, mine = str(folder).encode(), os.readlink("/proc/self/ns/mnt")
-    marks = [ours, *(f"benthic-{tag}-".encode() for tag in tags)]
+    """By their control groups, command lines and folders; with them go the namespaces that they alone are in.
+
+    Not by the mounts that a process sees: a neighbour's namespace begins as a copy of this one, with all that is ours.
+    """
+    marks = [str(folder).encode(), *(f"benthic-{tag}-".encode() for tag in tags)]
     groups = [f"/{BASE}/{tag}/".encode() for tag in tags]
     above = _above()
     for entry in _PROC.iterdir():
@@ -63,12 +66,8 @@ def _processes(folder: Path, tags: set[str]) -> Iterator[str]:
                 yield f"process {entry.name} in a control group: {_shown(words)}"
             elif any(mark in words for mark in marks) and not _is_test_runner(words):
                 yield f"process {entry.name}: {_shown(words)}"
-            elif os.readlink(entry / "cwd").startswith(str(folder)) or os.readlink(entry / "root").startswith(
-                str(folder)
-            ):
+            elif any(os.readlink(entry / link).startswith(str(folder)) for link in ("cwd", "root")):
                 yield f"process {entry.name} stands in the folder: {_shown(words)}"
-            elif os.readlink(entry / "ns/mnt") != mine and ours in (entry / "mountinfo").read_bytes():
-                yield f"process {entry.name} keeps mounts: {_shown(words)}"
         except OSError:  # ended meanwhile, or a thread of the kernel
             continue
 
@@ -124,8 +123,19 @@ def _loop_devices(folder: Path) -> Iterator[str]:
             backing = file.read_text()
         except OSError:
             continue
-        if backing.startswith(str(folder)):
+        if backing.startswith(str(folder)) and not _is_copied(file.parts[3]):
             yield f"loop device {file.parts[3]} over {backing.strip()}"
+
+
+def _is_copied(loop: str) -> bool:
+    """Whether a mount namespace that was copied from this one still has it: it goes when that does."""
+    mine = os.readlink("/proc/self/ns/mnt")
+    for entry in _PROC.iterdir():
+        with contextlib.suppress(OSError):
+            is_other = entry.name.isdecimal() and os.readlink(entry / "ns/mnt") != mine
+            if is_other and f"/dev/{loop} " in (entry / "mountinfo").read_text():
+                return True
+    return False
 
 
 def _sockets(folder: Path) -> Iterator[str]:
@@ -156,7 +166,8 @@ def _files(root: Path) -> Iterator[str]:
     for path in _listed(root / "trajectories"):
         if _ID.fullmatch(path.name) and not (path / "sandbox.json").exists():
             yield f"trajectory without a record {path}"
-    for key in _listed(root / "keys"):
+    # Elsewhere, where several hosts share them, trajectories are not looked for.
+    for key in _listed(root / "keys") if (root / "trajectories").is_dir() else ():
         if not (root / "trajectories" / os.readlink(key)).exists():
             yield f"key of nothing {key}"
     for name in ("trajectories", "keys", "disks", "store/names", "store/images", "store/layers", "store/owners"):

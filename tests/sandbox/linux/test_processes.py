@@ -1,6 +1,8 @@
 import asyncio
+import os
 import subprocess
 import time
+from pathlib import Path
 
 from benthic.sandbox.linux import ProcessId
 
@@ -40,7 +42,12 @@ def test_an_ended_process_that_nobody_waited_for_is_not_alive() -> None:
     process = ProcessId.of(child.pid)
     assert process is not None
     child.kill()
-    assert asyncio.run(process.wait(10))
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert Path(f"/proc/{child.pid}").exists(), "a zombie"
     assert not process.is_alive()
     assert ProcessId.of(child.pid) is None
+    assert asyncio.run(ProcessId(child.pid, process.start_ticks - 1).wait(10))
+    assert Path(f"/proc/{child.pid}").exists(), "another one's zombie is left alone"
+    assert asyncio.run(process.wait(10))
+    assert not Path(f"/proc/{child.pid}").exists(), "waiting for a child leaves no zombie"
     child.wait()

@@ -100,11 +100,38 @@ def test_the_same_hole_is_reported_where_a_later_record_knows_it_was_synced(tmp_
         scanned(tmp_path / "log", bytes(hole))
 
 
-def test_zeros_behind_the_last_record_are_dropped(tmp_path: Path) -> None:
+ROOM = bytes(5000)
+
+
+def test_zeros_behind_the_last_record_are_room_for_the_next(tmp_path: Path) -> None:
     whole, found = written(PAYLOADS)
-    kept = scanned(tmp_path / "log", whole + bytes(5000))
+    kept = scanned(tmp_path / "log", whole + ROOM)
     assert kept.frames == found
-    assert kept.torn_bytes == 5000
+    assert kept.torn_bytes == 0
+
+
+def test_room_behind_the_last_record_hides_no_flipped_bit_of_it(tmp_path: Path) -> None:
+    whole, found = written(PAYLOADS)
+    for place in range(found[-1].start, len(whole)):
+        for bit in range(8):
+            flipped = bytearray(whole + ROOM)
+            flipped[place] ^= 1 << bit
+            with pytest.raises(TrajectoryCorrupt):
+                scanned(tmp_path / "log", bytes(flipped))
+
+
+def test_a_record_that_reached_the_disk_in_part_is_dropped_from_its_room(tmp_path: Path) -> None:
+    whole, found = written([*PAYLOADS, (b'{"e":5}', b"e" * 3 * SECTOR_BYTES)], synced=[0] * (len(PAYLOADS) + 1))
+    last = found[-1]
+    edges = range(-(-last.start // SECTOR_BYTES) * SECTOR_BYTES, last.end, SECTOR_BYTES)
+    for edge in edges:
+        for left in (
+            whole[:edge] + bytes(last.end - edge),
+            whole[: last.start] + bytes(edge - last.start) + whole[edge:],
+        ):
+            kept = scanned(tmp_path / "log", left + ROOM)
+            assert kept.frames == found[:-1]
+            assert 0 < kept.torn_bytes <= last.end - last.start
 
 
 def test_text_behind_the_last_record_is_reported(tmp_path: Path) -> None:
@@ -122,12 +149,14 @@ def power_cuts(draw: st.DrawFn) -> tuple[bytes, bytes, int]:
     durable = places[num_synced - 1].end if num_synced else 0
     whole, _ = written(payloads, [min(frame.start, durable) for frame in places])
     assert len(whole) == len(plain)
-    left = bytearray(whole[: draw(st.integers(durable, len(whole)))])
+    # Either the file has grown with its frames, and is cut anywhere; or there was room, and is some behind it.
+    room = draw(st.sampled_from([0, 1, 511, 5000]))
+    left = bytearray(whole[: len(whole) if room else draw(st.integers(durable, len(whole)))])
     for sector in range(durable - durable % SECTOR_BYTES, len(left), SECTOR_BYTES):
         if draw(st.booleans()):  # this sector did not reach the disk, beyond what had been there before
             start, end = max(sector, durable), min(sector + SECTOR_BYTES, len(left))
             left[start:end] = bytes(end - start)
-    return whole, bytes(left), durable
+    return whole, bytes(left) + bytes(room), durable
 
 
 @given(power_cuts())

@@ -53,20 +53,22 @@ class ProcessId:
             return True
 
     async def wait(self, timeout_s: float | None = None) -> bool:
-        """Until it has ended, child of ours or not; whether it has within that time."""
+        """Until it has ended, child of ours or not; whether it has within that time. A child leaves no zombie."""
         with self._opened() as pidfd:
-            if pidfd is None:
-                return True
-            ended = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            loop.add_reader(pidfd, ended.set)
-            try:
-                await asyncio.wait_for(ended.wait(), timeout_s)
-            except TimeoutError:
-                return False
-            finally:
-                loop.remove_reader(pidfd)
-            return True
+            if pidfd is not None:
+                ended = asyncio.Event()
+                loop = asyncio.get_running_loop()
+                loop.add_reader(pidfd, ended.set)
+                try:
+                    await asyncio.wait_for(ended.wait(), timeout_s)
+                except TimeoutError:
+                    return False
+                finally:
+                    loop.remove_reader(pidfd)
+        if _stat(self.pid) == ("Z", self.start_ticks):
+            with contextlib.suppress(ChildProcessError):  # whoever adopted it reaps it
+                os.waitpid(self.pid, os.WNOHANG)
+        return True
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int | None]:
@@ -83,9 +85,15 @@ class ProcessId:
 
 
 def _start_ticks(pid: int) -> int | None:
+    state, ticks = _stat(pid)
+    return None if state in ("Z", "X", "") else ticks
+
+
+def _stat(pid: int) -> tuple[str, int]:
+    """The state's letter, empty if there is no such process, and when it was started."""
     try:
         # The name in brackets may hold anything, brackets too.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        return None
-    return None if fields[0] in ("Z", "X") else int(fields[19])
+        return "", 0
+    return fields[0], int(fields[19])

@@ -1,10 +1,14 @@
 """An append-only file of frames with one writer, which says of each frame when it is safe.
 
+Room is taken from the disk in pieces ahead of the frames, as zeros: then a frame changes nothing of the file but its
+own bytes, and its sync is half as long. Zeros behind the last frame are no part of the log.
+
 Laws: `synced <= end`; a frame is either whole in the file or taken back; after a failed sync nothing is appended any
 more, since the kernel may have dropped pages it could not write, and a later sync would say that all is well.
 """
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,6 +19,8 @@ from benthic.sandbox.errors import TrajectoryHeld, TrajectoryUnwritable
 from benthic.sandbox.trajectory import frames
 from benthic.sandbox.trajectory.frames import CHAIN_START, Frame, Payload, Scan
 
+LEAST_ROOM_BYTES, MOST_ROOM_BYTES = 1 << 16, 1 << 20
+
 
 class LogFile:
     """The writer's end. Its lock falls with the process, however that ends."""
@@ -24,6 +30,8 @@ class LogFile:
         self._descriptor = descriptor
         self._executor = executor
         self._end = self._synced = found.end
+        self._room = os.fstat(descriptor).st_size
+        """Bytes that the file has on disk, frames or zeros."""
         self._chain = found.frames[-1].chain if found.frames else CHAIN_START
         self._broken: str | None = None
         self._syncing: asyncio.Future[None] | None = None
@@ -74,6 +82,7 @@ class LogFile:
         self._refuse_if_broken()
         whole, frame = frames.encode(text, data, start=self._end, synced=self._synced, chain=self._chain)
         try:
+            self._make_room(frame.end)
             _write_at(self._descriptor, whole, self._end)
         except OSError as error:
             self._take_back()
@@ -123,6 +132,8 @@ class LogFile:
         finally:
             if self._syncing is not None:
                 await asyncio.wait([self._syncing])  # the descriptor's number may be given to another file at once
+            if not self._broken:
+                self._take_back()
             os.close(self._descriptor)
             self._descriptor, self._broken = -1, "being closed"
 
@@ -130,9 +141,19 @@ class LogFile:
         if self._broken:
             raise TrajectoryUnwritable(f"{self.path} takes no more records after {self._broken}; open it again")
 
+    def _make_room(self, end: int) -> None:
+        if end <= self._room:
+            return
+        room = end + min(max(LEAST_ROOM_BYTES, self._end // 4), MOST_ROOM_BYTES)
+        with contextlib.suppress(OSError):  # a disk that is nearly full: then the frame alone may fit
+            os.posix_fallocate(self._descriptor, self._room, room - self._room)
+            self._room = room
+
     def _take_back(self) -> None:
+        """Cuts off whatever lies behind the last frame."""
         try:
             os.ftruncate(self._descriptor, self._end)
+            self._room = self._end
         except OSError as error:
             self._broken = f"a record that could not be taken back ({error})"
 

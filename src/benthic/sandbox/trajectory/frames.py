@@ -6,9 +6,10 @@
 breaks it even where every CRC is right. `synced` is how far the file was known to be on disk when the frame was
 written; it tells what a crash may do from what it may not.
 
-The law of the tail. A crash can cut the file anywhere past what was synced, and leave holes of zeros there. So bytes
-that are no frame are a torn tail, to be dropped, if (1) no intact frame behind them knows them to be synced, and
-(2) they end early or have a hole. Everything else was damaged later, and nothing is guessed: `TrajectoryCorrupt`.
+The law of the tail. Zeros up to the end are room for frames to come. A crash can cut the file anywhere past what was
+synced, and leave holes of zeros there. So bytes that are no frame are a torn tail, to be dropped, if (1) no intact
+frame behind them knows them to be synced, and (2) the frame that they began ends early or has a hole. Everything else
+was damaged later, and nothing is guessed: `TrajectoryCorrupt`.
 """
 
 import hashlib
@@ -59,7 +60,7 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The intact frames of a file, and how many bytes of torn tail follow them."""
+    """The intact frames of a file, and how many bytes of torn tail follow them, without the room behind it."""
 
     frames: list[Frame]
     payloads: list[bytes]
@@ -170,18 +171,23 @@ def _parse(whole: bytes, start: int) -> tuple[Frame, Payload] | None:
 def _torn_tail(file: int, start: int, size: int, path: Path) -> int:
     """Bytes from `start` on, which is no intact frame, if a crash can have left them so."""
     rest = _read_at(file, start, size - start)
+    num_used = len(rest.rstrip(b"\0"))
+    if not num_used:
+        return 0
     synced = _synced_behind(rest, start)
     if synced > start:
         raise TrajectoryCorrupt(
             f"{path}: the bytes from {start} on are no record, though they were safely on disk up to {synced}: "
             "they were damaged later; restore the file"
         )
-    if not (_ends_early(rest) or _has_hole(rest, start)):
+    lengths = _lengths(rest[:HEAD_LEN])
+    begun = max(num_used, HEAD_LEN) if lengths is None else HEAD_LEN + sum(lengths)
+    if not (_ends_early(rest) or _has_hole(rest[:begun], start)):
         raise TrajectoryCorrupt(
             f"{path}: the last record, at byte {start}, is whole but its checksum is wrong, which no crash leaves; "
             "restore the file"
         )
-    return len(rest)
+    return min(max(begun, num_used), len(rest))
 
 
 def _synced_behind(rest: bytes, start: int) -> int:

@@ -5,6 +5,7 @@ Anybody may read a log while its owner writes it; only the owner drops a torn ta
 
 import json
 import os
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from benthic.sandbox.trajectory.frames import Frame, Payload
 PAGE_BYTES = 1 << 20
 PAGE_CALLS = 512
 """Of a page: little enough to be read at once while others wait."""
+_LOOKS, _LOOK_AGAIN_S = 3, 0.002
 
 
 @dataclass(slots=True)
@@ -60,7 +62,7 @@ class Trajectory:
         log = cls(path, blobs)
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            log._index_all(frames.scan(descriptor, path))
+            log._index_all(_scanned(descriptor, path))
         finally:
             os.close(descriptor)
         return log
@@ -224,6 +226,16 @@ class Trajectory:
             return frames.read(descriptor, frame, self.path)
         finally:
             os.close(descriptor)
+
+
+def _scanned(descriptor: int, path: Path) -> frames.Scan:
+    """A frame may just be being written: then it is whole a moment later."""
+    for _ in range(_LOOKS - 1):
+        try:
+            return frames.scan(descriptor, path)
+        except TrajectoryCorrupt:
+            time.sleep(_LOOK_AGAIN_S)
+    return frames.scan(descriptor, path)
 
 
 def _answer(seq: int, text: dict[str, Any], data: bytes) -> Answer:
