@@ -22,10 +22,10 @@ from benthic.sandbox.boot import find_kernel
 from benthic.sandbox.drivers.accelerator import Accelerator, kvm_obstacle, tcg
 from benthic.sandbox.drivers.disks import copy_sparse
 from benthic.sandbox.drivers.guest_hardware import collect_hardware, saved_shape
+from benthic.sandbox.drivers.lost_machines import end_machine, machine_homes
 from benthic.sandbox.drivers.machine_snapshot import read_snapshot
 from benthic.sandbox.drivers.qemu_command import KERNEL_WORDS, PROGRAM, Board, Hardware
 from benthic.sandbox.drivers.qemu_machine import QemuMachine, Resources, remove_resources
-from benthic.sandbox.drivers.lost_machines import end_machine, machine_homes
 from benthic.sandbox.drivers.qemu_process import CONTROL, connect_port, identity, last_words, running, start_qemu
 from benthic.sandbox.drivers.qmp import QmpError, qmp
 from benthic.sandbox.drivers.templates import EMPTY, FORM, MEMORY, STATE, UPPER, Saved, Templates, template_key
