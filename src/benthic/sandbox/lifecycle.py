@@ -246,7 +246,11 @@ class Lifecycle:
             except GuestLost as error:
                 reason, detail = await machine.death() or (Reason.CRASHED, str(error))
                 await machine.destroy()
-        await driver.remove(home)
+        try:
+            await driver.remove(home)
+        except SandboxError:
+            await log.close()
+            raise
         await asyncio.to_thread(shutil.rmtree, home, True)
         if record.state is not State.DEAD:
             self.folders.save(replace(record, state=State.DEAD, reason=reason, detail=detail))
@@ -282,7 +286,7 @@ class Lifecycle:
             try:
                 if await self.find(sandbox_id) is not None:
                     alive.append(sandbox_id)
-            except TrajectoryHeld:
+            except SandboxError:  # another has it, or it cannot be taken now: whoever calls it hears why
                 continue
         return alive
 

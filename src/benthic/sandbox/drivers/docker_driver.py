@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -109,18 +109,18 @@ class DockerDriver:
             return None
         return self._machine(spec, home, process, state["group"], state["first_uid"])
 
-    async def reconcile(self, homes: Sequence[Path]) -> list[str]:
+    async def reconcile(self, homes: Container[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""
-        alive = {home.name for home in homes}
         found = {home.name for home in (self.root / "homes").glob("*") if self._is_ours(home)}
         gone = []
         with contextlib.suppress(StartFailed):  # no daemon answers: what it may hold waits for the next time
             if found or self._api.socket.exists():
                 names = await self._api.names(f"{LABEL}={root_tag(self.root)}")
                 found |= {name.rpartition("-")[2] for name in names}
-            for id_ in sorted(found - alive):
-                await self.remove(self.root / "homes" / id_)
-                gone.append(f"container {id_}")
+            for home in sorted(self.root / "homes" / id_ for id_ in found):
+                if home not in homes:
+                    await self.remove(home)
+                    gone.append(f"container {home.name}")
         return gone + [f"claim on host uids from {uid}" for uid in self._uids.sweep(self.root)]
 
     async def remove(self, home: Path) -> None:
@@ -132,8 +132,7 @@ class DockerDriver:
         await self._api.remove(self._container(home))
         shutil.rmtree(home / MADE_IN, ignore_errors=True)
         (home / SOCKET).unlink(missing_ok=True)
-        if "first_uid" in state:
-            self._uids.release(state["first_uid"])
+        self._uids.release(home, state.get("first_uid"))
 
     def keep(self, home: Path, name: str) -> SnapshotRef:
         """A layer of what lies in a container's /work, held in the store as `snapshot-<name>`."""

@@ -12,14 +12,14 @@ from benthic.sandbox.guest import Guest
 from benthic.sandbox.linux import ProcessId
 from benthic.sandbox.records import Command, ProbeResult, SandboxSpec
 
-_TRIAL = "probe-"
+_TRIAL = "probe_"
 
 
 def trial_home() -> str:
     """A name for the home of a try, which is kept for as long as this process lives."""
     process = ProcessId.of(os.getpid())
     assert process is not None
-    return f"{_TRIAL}{process.mark}-{uuid4().hex[:6]}"
+    return f"{_TRIAL}{process.mark}_{uuid4().hex[:6]}"
 
 
 def is_being_tried(name: str) -> bool:

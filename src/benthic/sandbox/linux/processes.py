@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_MARK = re.compile(r"(\d+)-(\d+)(?:-|$)")
+_MARK = re.compile(r"(\d+)_(\d+)(?![0-9])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class ProcessId:
     @property
     def mark(self) -> str:
         """Begins the name of what is worth nothing once this process has ended."""
-        return f"{self.pid}-{self.start_ticks}"
+        return f"{self.pid}_{self.start_ticks}"
 
     def is_alive(self) -> bool:
         """Whether it runs; one that ended and was not waited for does not."""
