@@ -174,11 +174,11 @@ def _files(root: Path) -> Iterator[str]:
         for path, folders, files in os.walk(root / name):
             folders[:] = [] if name == "store/layers" else folders
             yield from (f"draft {Path(path, file)}" for file in [*files, *folders] if file.startswith("."))
-    for path, _, files in os.walk(root):
-        for file in files:
-            mode = os.lstat(os.path.join(path, file)).st_mode
+    for name in ("homes", "store", "trajectories", "keys", "disks"):
+        for path in (root / name).rglob("*"):
+            mode = os.lstat(path).st_mode
             if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
-                yield f"socket or pipe {path}/{file}"
+                yield f"socket or pipe {path}"
 
 
 def _listed(folder: Path) -> list[Path]:

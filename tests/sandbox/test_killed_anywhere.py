@@ -49,7 +49,7 @@ def test_what_is_looked_for_is_found(tmp_path: Path) -> None:
     (tmp_path / "trajectories" / "0123456789ab").mkdir(parents=True)
     (tmp_path / "store" / "owners").mkdir(parents=True)
     (tmp_path / "store" / "owners" / "machine-0123456789ab").touch()
-    os.mkfifo(tmp_path / "pipe")
+    os.mkfifo(tmp_path / "store" / "pipe")
     subprocess.run(["mount", "-t", "tmpfs", "none", str(home)], check=True)
     sleeper = subprocess.Popen(["sleep", "60"], cwd=home)
     zombie = subprocess.Popen(["true"])
@@ -65,7 +65,7 @@ def test_what_is_looked_for_is_found(tmp_path: Path) -> None:
         assert any(line.startswith(what) for line in found), (what, found)
     assert any(line.startswith(f"process {sleeper.pid} stands") for line in found), found
     home.rmdir()
-    for path in (tmp_path / "pipe", tmp_path / "store" / "owners" / "machine-0123456789ab"):
+    for path in (tmp_path / "store" / "pipe", tmp_path / "store" / "owners" / "machine-0123456789ab"):
         path.unlink()
     (tmp_path / "trajectories" / "0123456789ab").rmdir()
     assert left(tmp_path) == []
