@@ -32,7 +32,8 @@
 enum {
     TICK_MS = 100,        /* while something has a time limit */
     STEP_MAX_MS = 1000,   /* of running time in one step; more means that the machine was frozen */
-    RETRY_MS = 20,        /* until a device without a host is looked at again; a signal comes sooner */
+    RETRY_MS = 20,        /* until a device whose host may be coming is looked at again; a signal comes sooner */
+    AWAY_MS = 1000,       /* the same once it is known to be away */
     ANNOUNCED_MS = 300,   /* the host's bytes may arrive that much before the news that it is there */
     STALLED_MS = 1000,    /* half a frame for so long on a device is the end of an older session */
     BACKLOG = 16,
@@ -103,10 +104,11 @@ static ssize_t read_some(int fd, char *piece, size_t size)
 /* A device's host has closed its end, or is just opening it. */
 static void host_is_away(struct init *init)
 {
+    bool is_away = init->now_ms - init->heard_ms > ANNOUNCED_MS;
     ask_for_news(init, true);
-    if (init->now_ms - init->heard_ms > ANNOUNCED_MS)
+    if (is_away)
         forget_client(init);
-    init->retry_ms = init->now_ms + RETRY_MS;
+    init->retry_ms = init->now_ms + (is_away ? AWAY_MS : RETRY_MS);
 }
 
 static void read_stream(struct init *init)
