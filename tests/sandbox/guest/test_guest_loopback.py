@@ -1,6 +1,7 @@
 """Sockets of the loopback inside that the host serves: connections both ways, questions, bounds, and who may listen."""
 
 import asyncio
+import signal
 import socket
 from asyncio import StreamReader, StreamWriter
 from collections.abc import Callable, Coroutine
@@ -180,6 +181,24 @@ def test_a_new_client_finds_no_listener_and_no_connection_of_the_former_one(init
         assert await reader.readexactly(1) == b"b"
         writer.close()
         await later.close()
+
+    init.play(story)
+
+
+def test_an_init_that_stands_still_holds_up_nobody_who_leaves(init: PlainInit) -> None:
+    async def story(guest: Guest) -> None:
+        port = await served(guest, echo)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"a")
+        assert await reader.readexactly(1) == b"a"
+        init.process.send_signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(5):
+                await guest.loopback.close()
+                await guest.close()
+        finally:
+            init.process.send_signal(signal.SIGCONT)
+        writer.close()
 
     init.play(story)
 

@@ -79,8 +79,9 @@ class Guest:
 
     async def close(self) -> None:
         """Ends this client; init and its jobs go on, but for connections that this client carries."""
-        await self.loopback.close()
+        self.loopback.stop()
         await self._connection.close()
+        await self.loopback.close()
 
     async def configure(self, setup: JobSetup) -> None:
         """Replaces what holds for every command started from now on."""

@@ -16,11 +16,12 @@ from benthic.sandbox.guest.connection import Connection, UnknownJob
 from benthic.sandbox.guest.files import passing_id
 from benthic.sandbox.guest.frames import Frame
 from benthic.sandbox.guest.job_calls import JobCalls
-from benthic.sandbox.guest.ports import carry
+from benthic.sandbox.guest.ports import PIECE_BYTES, carry
 
 MAX_QUESTIONS = 32
 LINGER_S = 5.0
 """For the guest's side of a connection, once the host's side is over."""
+CLOSE_S = 1.0
 NO_ROOM_S = 0.2
 """Until it is tried again to carry a connection when init has too many jobs."""
 
@@ -53,12 +54,17 @@ class GuestLoopback:
         self._answers[f"{host} {port}"] = answer
         await self._ask("listen", host=host, port=port, is_datagram=True)
 
-    async def close(self) -> None:
-        """Init goes on listening until another client comes; nobody is taken any more."""
+    def stop(self) -> None:
+        """Init goes on listening until another client comes; nobody is taken any more, and connections end."""
         self._connection.hear = None
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def close(self) -> None:
+        """Stops, and waits for what init has to hear of it: not for long, since init may be gone or stand still."""
+        self.stop()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=CLOSE_S)
 
     async def _ask(self, op: str, **fields: Any) -> None:
         try:
@@ -112,7 +118,7 @@ class GuestLoopback:
 
     async def _carry(self, job: str, serve: Callable[..., "asyncio.Task[None] | None"]) -> None:
         ours, theirs = socket.socketpair()
-        near = await asyncio.open_connection(sock=ours)
+        near = await asyncio.open_connection(sock=ours, limit=PIECE_BYTES)
         serving = serve(*await asyncio.open_connection(sock=theirs))
         carrying = asyncio.create_task(carry(self._jobs, job, *near))
         try:

@@ -9,9 +9,11 @@ from benthic.sandbox.errors import GuestLost, PathError
 from benthic.sandbox.guest.connection import UnknownJob
 from benthic.sandbox.guest.files import passing_id
 from benthic.sandbox.guest.job_calls import JobCalls
+from benthic.sandbox.guest.jobs import FEED_BYTES
 from benthic.sandbox.guest.streams import listen_unix
 
-PIECE_BYTES = 64 << 10
+PIECE_BYTES = FEED_BYTES
+"""Of what goes inside at once: each piece waits for its answer, and a machine is slow to give one."""
 SIZE_BYTES = 20
 """Of a number that a connection's job writes."""
 
@@ -23,7 +25,7 @@ async def serve_port(jobs: JobCalls, port: int, path: Path) -> asyncio.Server:
         with suppress(PathError, GuestLost, OSError):  # what the client sees is a closed connection
             await forward(jobs, port, reader, writer)
 
-    return await asyncio.start_unix_server(serve, sock=listen_unix(path))
+    return await asyncio.start_unix_server(serve, sock=listen_unix(path), limit=PIECE_BYTES)
 
 
 async def forward(jobs: JobCalls, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +58,7 @@ async def carry(
                     await writer.drain()
                     carried += len(chunk.data)
                 else:  # the inner side has sent its last byte, and still reads
-                    told += chunk.data[:SIZE_BYTES]
+                    told = (told + chunk.data)[:SIZE_BYTES]
                     size = int(told) if told.strip().isdigit() and told.endswith(b"\n") else -1
                 if carried == size and writer.can_write_eof():
                     writer.write_eof()

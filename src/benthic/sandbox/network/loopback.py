@@ -21,6 +21,8 @@ Answer = Callable[[bytes], Awaitable[bytes | None]]
 MAX_QUESTIONS = 256
 """That are being answered at once; others are lost, as datagrams may be."""
 _BACKLOG = 64
+_FREE_BIND = {socket.AF_INET: (socket.IPPROTO_IP, 15), socket.AF_INET6: (socket.IPPROTO_IPV6, 78)}
+"""IP_FREEBIND and IPV6_FREEBIND: an address that was given to the loopback a moment ago may not be ready yet."""
 
 
 class Loopback(Protocol):
@@ -102,6 +104,7 @@ def _bind(type_: int, host: str, port: int) -> socket.socket:
     bound = socket.socket(family, type_ | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(*_FREE_BIND[family], 1)
         bound.bind((host, port))
         if type_ == socket.SOCK_STREAM:
             bound.listen(_BACKLOG)
