@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from benthic.errors import BenthicError, SandboxError
-from benthic.sandbox import Sandbox
+from benthic.sandbox import NotSupported, Result, Sandbox, SnapshotRef
+from benthic.sandbox.host import Request, Verb
+from benthic.sandbox.live import LiveSandbox
 from benthic.sandbox.probe import local_host
 from tests.sandbox.kinds import require_kind
 
@@ -27,8 +29,6 @@ CALLS: dict[str, tuple[Call, str]] = {
     "a folder as a file": (lambda box: box.read("/work"), "Is a directory"),
     "what is not there": (lambda box: box.read("/work/none"), "No such file"),
     "an argument that is no JSON": (lambda box: box.call("def main(x): return x", object()), "must be JSON"),
-    "a snapshot of a kind that keeps none": (lambda box: box.snapshot(), "keep no snapshots"),
-    "a fork of such a kind": (lambda box: box.fork(2), "keep no snapshots"),
     "a snapshot's name with a slash": (lambda box: box.snapshot("../a"), "a snapshot's name"),
     "a port that is none": (lambda box: box.expose(70000), "70000"),
 }
@@ -47,6 +47,27 @@ def test_each_wrong_call_is_refused_and_the_next_one_runs(tmp_path: Path) -> Non
             with pytest.raises(BenthicError, match="too large"):
                 await again.exec("echo " + "x" * (2 << 20))
             assert (await again.exec("echo fine")).is_replayed
+
+    asyncio.run(scene())
+
+
+def test_a_snapshot_that_cannot_be_is_an_answer_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_kind("function")
+
+    async def refuse(_: LiveSandbox, name: str) -> SnapshotRef:
+        raise NotSupported("this kind keeps no snapshots")
+
+    async def program(box: Sandbox) -> Result:
+        for call in (box.snapshot, box.fork):
+            with pytest.raises(NotSupported, match="keeps no snapshots"):
+                await call()
+        return await box.exec("echo fine")
+
+    async def scene() -> None:
+        monkeypatch.setattr(LiveSandbox, "snapshot", refuse)
+        async with local_host(tmp_path) as host, Sandbox.create(kind="function", host=host) as box:
+            assert (await program(box)).text == "fine\n"
+            assert (await program(await Sandbox.create(resume=box.id, host=host))).is_replayed
 
     asyncio.run(scene())
 
@@ -73,5 +94,36 @@ def test_a_call_in_an_image_without_python_says_which_has_one(tmp_path: Path) ->
         async with local_host(tmp_path) as host, Sandbox.create(kind="container", host=host) as box:
             with pytest.raises(SandboxError, match="no python3 .* python:host"):
                 await box.call("def main(): return 1")
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("fork", {"count": 10**12}),
+        ("fork", {"count": "x"}),
+        ("fork", {}),
+        ("snapshot", {"name": "../../x"}),
+        ("snapshot", {"name": 5}),
+        ("read", {"path": 5}),
+        ("read", {}),
+        ("exec", {"shell": "true", "timeout_s": 1e308}),
+        ("exec", {"shell": "true", "nosuch": 1}),
+        ("spawn", {"shell": "true", "terminal": ["a", "b"]}),
+        ("call", {"source": "def main(): return 1", "name": "main", "timeout_s": -1}),
+    ],
+)
+def test_arguments_that_no_handle_would_send_are_answers_too(
+    tmp_path: Path, verb: Verb, arguments: dict[str, Any]
+) -> None:
+    require_kind("function")
+
+    async def scene() -> None:
+        async with local_host(tmp_path) as host, Sandbox.create(kind="function", host=host) as box:
+            answer = await host.call(box.id, 0, Request(verb=verb, arguments=arguments))
+            assert answer.error in ("RequestError", "CallRefused", "PathError"), answer
+            after = await host.call(box.id, 1, Request(verb="exec", arguments={"shell": "echo fine"}))
+            assert after.data == b"fine\n"
 
     asyncio.run(scene())

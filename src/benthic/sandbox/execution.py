@@ -81,7 +81,7 @@ class Execution:
         request = replace(request, arguments=self._with_whole_paths(request.arguments))
         try:
             return await self._verbs[request.verb](seq, request)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise RequestError(f"arguments of {request.verb} are not right: {error!r} in {shown(request)}") from error
 
     def _with_whole_paths(self, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Execution:
         await self.guest.start(
             self.job(seq),
             command,
-            terminal=Terminal(*terminal) if terminal else None,
+            terminal=Terminal(*decode(tuple[int, int], terminal, "terminal")) if terminal else None,
             keeps_input=bool(request.arguments.get("keeps_input")),
         )
         return Answer(value={"memory_kills": kills})

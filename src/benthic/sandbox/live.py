@@ -10,6 +10,7 @@ while it is paused; while `held_still` no call runs.
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
@@ -17,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from benthic.errors import SandboxError
+from benthic.errors import RequestError, SandboxError, shown
 from benthic.sandbox.driver import Machine
 from benthic.sandbox.errors import GuestLost, NotSupported, SandboxDied, TrajectoryHeld, TrajectoryUnwritable
 from benthic.sandbox.execution import Execution
@@ -32,6 +33,8 @@ from benthic.sandbox.trajectory.ledger import Ledger
 from benthic.sandbox.wire import encode, pack_result, unpack_result
 
 LAST_CALLS_S = 1.0
+MAX_FORKS = 1000
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 DEATH_WAIT_S = 2.0
 """A driver may learn a little later than init's client that a sandbox is gone."""
 
@@ -278,10 +281,12 @@ class LiveSandbox:
         """The ledger's way to the machine."""
         refuse_if_doubtful(self.log, seq)
         if request.verb == "snapshot":
-            name = request.arguments.get("name") or seq
+            name = checked_name(request.arguments.get("name")) or seq
             return Answer(value=encode(await self.snapshot(f"{self.record.id}-{name}")))
         if request.verb == "fork":
-            return Answer(value={"ids": await self._owner.make_forks(self, seq, request.arguments["count"])})
+            return Answer(
+                value={"ids": await self._owner.make_forks(self, seq, checked_count(request.arguments.get("count")))}
+            )
         while not self._gate.is_set():
             await self._gate.wait()
         self._require_alive()
@@ -390,3 +395,25 @@ def kept_chunks(answer: Answer) -> list[Chunk]:
     result = unpack_result(answer.value, answer.data)
     chunks = [Chunk("stdout", result.stdout), Chunk("stderr", result.stderr)]
     return [chunk for chunk in chunks if chunk.data]
+
+
+def checked_name(name: Any) -> str | None:
+    """A snapshot's name as its caller gave it.
+
+    Raises:
+        RequestError: it could be a path, or something else.
+    """
+    if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
+        raise RequestError(f"a snapshot's name is 1 to 64 letters, digits, . _ -, and not {shown(name)}", param="name")
+    return name
+
+
+def checked_count(count: Any) -> int:
+    """How many forks were asked for.
+
+    Raises:
+        RequestError: none, or more than any host may start at once.
+    """
+    if not isinstance(count, int) or not 1 <= count <= MAX_FORKS:
+        raise RequestError(f"count ({shown(count)}) must be in 1..{MAX_FORKS}", param="count")
+    return count

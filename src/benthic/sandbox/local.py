@@ -8,7 +8,6 @@ machine, joins what runs in it, and goes on behind the last call of its log.
 import asyncio
 import contextlib
 import math
-import re
 import secrets
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from benthic.errors import RequestError, SandboxError, shown
+from benthic.errors import RequestError, SandboxError
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.errors import GuestLost, SandboxDied, TrajectoryDiverged, TrajectoryHeld
 from benthic.sandbox.folders import Folders, SandboxRecord
@@ -25,7 +24,7 @@ from benthic.sandbox.guest import Terminal
 from benthic.sandbox.host import Answer, Logged, Rebuilt, Request, SandboxInfo
 from benthic.sandbox.images import Store
 from benthic.sandbox.lifecycle import Lifecycle
-from benthic.sandbox.live import LiveSandbox, info_of, kept_chunks
+from benthic.sandbox.live import LiveSandbox, checked_count, checked_name, info_of, kept_chunks
 from benthic.sandbox.records import Checkpoint, Chunk, Reason, Result, SandboxSpec, SnapshotRef, State
 from benthic.sandbox.starting import Starter
 from benthic.sandbox.trajectory import Trajectory
@@ -33,7 +32,6 @@ from benthic.sandbox.trajectory.ledger import logged_answer
 from benthic.sandbox.wire import decode, unpack_error, unpack_result
 
 STATE_ROOT = Path("~/.local/state/benthic/sandbox")
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class LocalHost:
@@ -222,16 +220,14 @@ class LocalHost:
         await (await self._alive(sandbox_id)).resume()
 
     async def snapshot(self, sandbox_id: str, name: str | None = None, *, seq: int | None = None) -> SnapshotRef:
-        if name is not None and not _NAME.fullmatch(name):
-            raise RequestError(f"a snapshot's name is 1 to 64 letters, digits, . _ -, and not {shown(name)}")
+        checked_name(name)
         if seq is None:
             return await (await self._alive(sandbox_id)).snapshot(f"{sandbox_id}-{name or secrets.token_hex(4)}")
         answer = await self.call(sandbox_id, seq, Request(verb="snapshot", arguments={"name": name}))
         return decode(SnapshotRef, _value(answer))
 
     async def fork(self, sandbox_id: str, count: int, *, seq: int | None = None) -> list[SandboxInfo]:
-        if not 1 <= count <= 1000:
-            raise RequestError(f"count ({count}) must be in 1..1000", param="count")
+        checked_count(count)
         if seq is None:
             ids = await self._cycle.make_forks(await self._alive(sandbox_id), -1, count)
         else:

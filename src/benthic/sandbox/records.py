@@ -4,7 +4,6 @@ All are plain data with a JSON form (`wire.py`), so the same record travels in p
 the trajectory log. Paths inside a sandbox are absolute POSIX paths.
 """
 
-import math
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple
@@ -14,6 +13,8 @@ KINDS: tuple[Kind, ...] = ("function", "container", "microvm", "vm")
 MIB = 1 << 20
 MOST = 1e15
 """No limit is larger: sums of them stay exact."""
+MOST_S = 1e9
+"""Thirty years."""
 
 
 class State(StrEnum):
@@ -313,5 +314,5 @@ class ProbeResult:
 def _check_seconds(record: Any, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
-        if value is not None and not 0 < value < math.inf:
+        if value is not None and not 0 < value <= MOST_S:
             raise ValueError(f"{name} must be a number of seconds above 0, or None for no limit, and is {value}")

@@ -11,10 +11,9 @@ from benthic.sandbox.fleet.frames import one_frame, request_of
 from benthic.sandbox.fleet.once import Once
 from benthic.sandbox.fleet.responses import Answering, answer_response, body_of, json_of, page_response
 from benthic.sandbox.host import Answer, Host, Rebuilt, SandboxInfo
+from benthic.sandbox.live import checked_count
 from benthic.sandbox.records import SandboxSpec, SnapshotRef
 from benthic.sandbox.wire import decode, encode, pack_result
-
-MAX_FORKS = 1000
 
 
 class Door(Protocol):
@@ -195,10 +194,7 @@ def count_of(fields: dict[str, Any]) -> int:
     Raises:
         RequestError: none, or too many.
     """
-    count: int = field_of(fields, "count", int, default=1)
-    if not 1 <= count <= MAX_FORKS:
-        raise RequestError(f"count ({count}) must be in 1..{MAX_FORKS}", param="count")
-    return count
+    return checked_count(field_of(fields, "count", int, default=1))
 
 
 def field_of(fields: dict[str, Any], name: str, kind: type, *, default: Any = ...) -> Any:
