@@ -32,7 +32,7 @@ def kill(kind: str, folder: Path, seed: int, count: int, limit_s: float) -> None
 
 @pytest.mark.parametrize("kind", ["function", "container"])
 def test_a_host_killed_at_any_act_leaves_nothing_but_what_lives(kind: str, tmp_path: Path, seed: int) -> None:
-    kill(kind, tmp_path, seed, 8, 250)
+    kill(kind, tmp_path, seed, 5, 250)
 
 
 @pytest.mark.nightly

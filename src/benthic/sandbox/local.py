@@ -29,6 +29,7 @@ from benthic.sandbox.records import Checkpoint, Chunk, Reason, Result, SandboxSp
 from benthic.sandbox.starting import Starter
 from benthic.sandbox.trajectory import Trajectory
 from benthic.sandbox.trajectory.ledger import logged_answer
+from benthic.sandbox.trajectory.replay import PASSING
 from benthic.sandbox.wire import decode, unpack_error, unpack_result
 
 STATE_ROOT = Path("~/.local/state/benthic/sandbox")
@@ -222,7 +223,9 @@ class LocalHost:
     async def snapshot(self, sandbox_id: str, name: str | None = None, *, seq: int | None = None) -> SnapshotRef:
         checked_name(name)
         if seq is None:
-            return await (await self._alive(sandbox_id)).snapshot(f"{sandbox_id}-{name or secrets.token_hex(4)}")
+            is_asked = name is None or not name.startswith(PASSING)
+            sandbox = await self._alive(sandbox_id)
+            return await sandbox.snapshot(f"{sandbox_id}-{name or secrets.token_hex(4)}", is_asked=is_asked)
         answer = await self.call(sandbox_id, seq, Request(verb="snapshot", arguments={"name": name}))
         return decode(SnapshotRef, _value(answer))
 

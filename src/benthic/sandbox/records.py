@@ -287,6 +287,8 @@ class SnapshotRef:
     layers: tuple[str, ...] = ()
     """Digests of layers to stack on the image; a virtual machine's disk or memory is one layer."""
     size_bytes: int = 0
+    state: str = ""
+    """Digest of all that was changed of its files, without times; empty of a virtual machine, whose host sees none."""
 
 
 class Checkpoint(NamedTuple):

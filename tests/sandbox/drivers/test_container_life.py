@@ -19,6 +19,7 @@ from benthic.sandbox.local import LocalHost
 from benthic.sandbox.probe import all_drivers
 from benthic.sandbox.records import MIB, Limits, Reason
 from benthic.sandbox.sandbox import Sandbox
+from benthic.sandbox.trajectory import verify
 from tests.sandbox.kinds import require_driver
 
 SERVE = "while :; do printf 'HTTP/1.0 200 OK\\r\\n\\r\\nfrom inside' | nc -l -p 8000; done"
@@ -170,6 +171,7 @@ import asyncio, sys
 from pathlib import Path
 from tests.sandbox.drivers.test_container_life import host_at
 from benthic.sandbox.sandbox import Sandbox
+from benthic.sandbox.trajectory import verify
 
 async def main():
     async with host_at(Path(sys.argv[1]), sys.argv[2]) as host:
@@ -204,3 +206,26 @@ def test_a_container_whose_owner_was_killed_is_taken_over_with_its_running_comma
         await box.close()
 
     run(body)
+
+
+def test_a_second_run_whose_files_differ_in_silence_is_told_by_their_digest(tmp_path: Path) -> None:
+    require_driver("crun")
+
+    async def body() -> None:
+        async with host_at(tmp_path, "crun") as host:
+            async with Sandbox.create(kind="container", snapshot_every=1, host=host) as box:
+                for command in ("echo same >f; rm -rf /usr/bin/id", "head -c 8 /dev/urandom >g", "echo more >>f"):
+                    await box.exec(command)
+                    for _ in range(100):  # until it was snapshotted, by itself and between two calls
+                        if len(host.trajectory(box.id).notes("snapshot")) == box.next_seq:
+                            break
+                        await asyncio.sleep(0.05)
+            report = await verify(host, host.trajectory(box.id))
+            states = [(step.seq, step.sameness) for step in report.steps if step.verb == "state"]
+            assert states == [(0, "exact"), (1, "different"), (2, "different")]
+            different = report.first_difference
+            assert different is not None and different.seq == 1 and "digest of the changed files" in different.detail
+            garbage = await host.clear_garbage(grace_s=-1)
+            assert len(garbage.store.released) == 6, "of two sandboxes that have ended"
+
+    asyncio.run(body())

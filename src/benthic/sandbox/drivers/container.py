@@ -30,6 +30,7 @@ from benthic.sandbox.guest import JobSetup, build_init
 from benthic.sandbox.images import TINY, Store, chosen_layers
 from benthic.sandbox.images.snapshot import bounded_chain, snapshot_upper
 from benthic.sandbox.images.stack import distinct
+from benthic.sandbox.images.state import state_digest
 from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.linux import (
     Cgroup,
@@ -138,7 +139,8 @@ class ContainerDriver:
             layers = bounded_chain(self.store, [*chain, layer.digest])
             self.store.hold(f"{SNAPSHOT}{name}", layers)
         size = sum(self.store.layer(digest).size_bytes for digest in layers)
-        return SnapshotRef(id=name, kind=self.kind, seq=-1, layers=layers, size_bytes=size)
+        state = state_digest(self.store, layers)
+        return SnapshotRef(id=name, kind=self.kind, seq=-1, layers=layers, size_bytes=size, state=state)
 
     def _homeless(self) -> list[str]:
         """Ids of sandboxes whose home is gone and of which a group, a mount or a held layer is left."""

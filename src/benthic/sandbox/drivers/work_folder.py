@@ -14,6 +14,7 @@ from pathlib import Path
 from benthic.sandbox.images import Store
 from benthic.sandbox.images.contents import Content, open_stack, write_contents
 from benthic.sandbox.images.snapshot import KEEP_BITS
+from benthic.sandbox.images.state import state_digest
 from benthic.sandbox.images.store import SNAPSHOT
 from benthic.sandbox.images.walk import Walk
 from benthic.sandbox.images.writer import TreeWriter
@@ -44,7 +45,9 @@ def keep_work(store: Store, process: ProcessId, name: str, *, kind: Kind, id_bas
             is_compressed=False,
         )
         store.hold(f"{SNAPSHOT}{name}", (layer.digest,))
-    return SnapshotRef(id=name, kind=kind, seq=-1, layers=(layer.digest,), size_bytes=layer.size_bytes)
+    layers = (layer.digest,)
+    state = state_digest(store, layers)
+    return SnapshotRef(id=name, kind=kind, seq=-1, layers=layers, size_bytes=layer.size_bytes, state=state)
 
 
 def fill_work(store: Store, layers: Sequence[str], process: ProcessId, *, id_base: int) -> None:

@@ -4,7 +4,8 @@
     report.first_difference   # None: everything that was logged can be had again
 
 Every logged call that has an answer is sent again, reads too: they are what the agent saw. Snapshots and forks are
-passed over, since they change nothing in the sandbox itself.
+passed over, since they change nothing in the sandbox itself; but where the log has one with a digest of the files, the
+files are compared too. So with `snapshot_every=1` the first difference is the very call after which a file differed.
 """
 
 import contextlib
@@ -20,6 +21,8 @@ from benthic.sandbox.trajectory.reader import Trajectory
 from benthic.sandbox.wire import decode, pack_result
 
 _PASSED_OVER = ("snapshot", "fork")
+PASSING = "passing-"
+"""Begins the names of snapshots that nobody will come back to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,7 @@ async def verify(
     steps: list[Step] = []
     async with fresh(host, log) as player:
         for entry in log.entries():
-            for step in await player.compared(entry, normalisers):
+            for step in [*await player.compared(entry, normalisers), *await player.state_compared(entry.seq)]:
                 steps.append(step)
                 if observe is not None:
                     observe(step)
@@ -108,6 +111,8 @@ class Player:
         """Of the log's calls, there."""
         self._waiting: list[Entry] = []
         """Spawned commands whose logged ends are still to come."""
+        refs = [decode(SnapshotRef, note["ref"]) for note in log.notes("snapshot")]
+        self._states = {ref.seq: ref.state for ref in refs}
 
     async def send(self, request: Request) -> Answer:
         """A call of our own, or one of the log."""
@@ -143,6 +148,17 @@ class Player:
         if entry.seq == self.log.next_seq - 1:
             steps += await self.ends_before(None, normalisers)
         return steps
+
+    async def state_compared(self, seq: int) -> list[Step]:
+        """Of all files, if the log has a digest of them from right behind a call."""
+        logged = self._states.get(seq, "")
+        if not logged:
+            return []
+        again = await self.host.snapshot(self.sandbox_id, f"{PASSING}{seq}")
+        if again.state == logged:
+            return [Step(seq=seq, verb="state", sameness="exact")]
+        detail = f"the digest of the changed files was {logged[:12]}, and is {again.state[:12] or 'not known'}"
+        return [Step(seq=seq, verb="state", sameness="different", detail=detail)]
 
     async def ends_before(self, seq: int | None, normalisers: Sequence[Normaliser] = NORMALISERS) -> list[Step]:
         """Waits for the spawned commands that the log saw end before a call; None means all."""
