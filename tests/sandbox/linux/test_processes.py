@@ -1,6 +1,7 @@
 import asyncio
 import os
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -50,4 +51,17 @@ def test_an_ended_process_that_nobody_waited_for_is_not_alive() -> None:
     assert Path(f"/proc/{child.pid}").exists(), "another one's zombie is left alone"
     assert asyncio.run(process.wait(10))
     assert not Path(f"/proc/{child.pid}").exists(), "waiting for a child leaves no zombie"
+    child.wait()
+
+
+def test_a_process_whose_first_thread_ends_first_leaves_no_zombie_either() -> None:
+    exits = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(0.5,)).start()"
+    child = subprocess.Popen([sys.executable, "-c", f"{exits}; ctypes.CDLL(None).syscall(60, 0)"])
+    process = ProcessId.of(child.pid)
+    assert process is not None
+    while process.is_alive():
+        time.sleep(0.01)
+    assert Path(f"/proc/{child.pid}").exists(), "a thread lives on"
+    assert asyncio.run(process.wait(10))
+    assert not Path(f"/proc/{child.pid}").exists()
     child.wait()

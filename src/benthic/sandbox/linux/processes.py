@@ -54,7 +54,8 @@ class ProcessId:
 
     async def wait(self, timeout_s: float | None = None) -> bool:
         """Until it has ended, child of ours or not; whether it has within that time. A child leaves no zombie."""
-        with self._opened() as pidfd:
+        # Its first thread may be a zombie already while others still end: only then all of it can be reaped.
+        with self._opened(or_zombie=True) as pidfd:
             if pidfd is not None:
                 ended = asyncio.Event()
                 loop = asyncio.get_running_loop()
@@ -71,7 +72,7 @@ class ProcessId:
         return True
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int | None]:
+    def _opened(self, *, or_zombie: bool = False) -> Iterator[int | None]:
         """A handle on it, or None if it has ended. Its start is looked at when the handle already holds the pid."""
         try:
             pidfd = os.pidfd_open(self.pid)
@@ -79,7 +80,8 @@ class ProcessId:
             yield None
             return
         try:
-            yield pidfd if self.is_alive() else None
+            is_it = self.is_alive() or (or_zombie and _stat(self.pid) == ("Z", self.start_ticks))
+            yield pidfd if is_it else None
         finally:
             os.close(pidfd)
 
