@@ -134,7 +134,7 @@ def test_memory_is_bounded_and_the_kernel_says_so(tmp_path: Path) -> None:
                 break
             await asyncio.sleep(0.1)
         assert death is not None
-        await machine.destroy()
+        await asyncio.gather(machine.destroy(), machine.destroy())
         await machine.destroy()
 
     asyncio.run(asyncio.wait_for(use(), 100))

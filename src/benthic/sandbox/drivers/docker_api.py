@@ -3,9 +3,10 @@
 The daemon's HTTP interface: https://docs.docker.com/reference/api/engine/version/v1.41/
 """
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ SOCKET = Path("/var/run/docker.sock")
 VERSION = "v1.41"
 """Of Docker 20.10; later daemons speak it too."""
 CALL_LIMIT_S = 60.0
-_MISSING = 404
+_MISSING, _CONFLICT = 404, 409
+_PAUSE_S = 0.05
 
 
 def daemon_socket() -> Path:
@@ -49,7 +51,7 @@ class DockerApi:
 
     async def has_image(self, name: str) -> bool:
         """Whether the daemon holds an image."""
-        return await self._ask("GET", f"/images/{name}/json") is not None
+        return await self._ask("GET", f"/images/{name}/json", fine=(_MISSING,)) is not None
 
     async def import_image(self, name: str, tag: str, archive: Path) -> None:
         """Makes an image of one layer from a tar archive of a root file system.
@@ -76,12 +78,19 @@ class DockerApi:
 
     async def state(self, container: str) -> dict[str, Any] | None:
         """Its `State` (`Pid`, `OOMKilled`, ..); None if there is no such container."""
-        told = await self._ask("GET", f"/containers/{container}/json")
+        told = await self._ask("GET", f"/containers/{container}/json", fine=(_MISSING,))
         return None if told is None else told["State"]
 
     async def remove(self, container: str) -> None:
-        """Ends it and drops what it has written; fine if there is none."""
-        await self._ask("DELETE", f"/containers/{container}", force="1", v="1")
+        """Ends it and drops what it has written; fine if there is none, or if somebody else is removing it.
+
+        Raises:
+            TimeoutError: it is not gone within `CALL_LIMIT_S`.
+        """
+        await self._ask("DELETE", f"/containers/{container}", fine=(_MISSING, _CONFLICT), force="1", v="1")
+        async with asyncio.timeout(CALL_LIMIT_S):
+            while await self.state(container) is not None:
+                await asyncio.sleep(_PAUSE_S)
 
     async def names(self, label: str) -> list[str]:
         """Names of all containers that carry a label, running or not."""
@@ -91,11 +100,19 @@ class DockerApi:
             for told in await self._ask("GET", "/containers/json", all="1", filters=filters)
         ]
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str) -> Any:
-        """The answer's JSON; None for an empty one, and where what is named does not exist."""
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        fine: Sequence[int] = (),
+        **query: str,
+    ) -> Any:
+        """The answer's JSON; None for an empty one, and for a status that is fine."""
         async with self._client() as client:
             answer = await client.request(method, path, params=query, json=body)
-        if answer.status_code == _MISSING and method != "POST":
+        if answer.status_code in fine:
             return None
         _checked(answer)
         return answer.json() if answer.content else None

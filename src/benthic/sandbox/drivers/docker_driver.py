@@ -170,6 +170,8 @@ class DockerDriver:
             HomeState(home).record(pid=process.pid, start_ticks=process.start_ticks, group=group)
         with stages.stage("init"):
             await take_socket(home / MADE_IN / SOCKET, home / SOCKET, limit_s=SOCKET_LIMIT_S)
+            # All terminals of a host share one number, and the daemon sets no limit: init alone makes them.
+            os.chmod(f"/proc/{process.pid}/root/dev/pts/ptmx", 0o600)
         with stages.stage("work folder"):
             work = layers_of_work(self.store, digests, snapshot)
             if work:
