@@ -48,6 +48,7 @@ SEGMENTS_SHARE = 4
 """Of its memory a sandbox may hold one part in so many as System V segments."""
 _WALLS = {
     "NetworkMode": "none",
+    "Sysctls": {"net.ipv6.conf.all.disable_ipv6": "0"},  # of its own loopback, where allowed addresses are served
     "IpcMode": "private",
     "CgroupnsMode": "private",
     "ReadonlyRootfs": True,
