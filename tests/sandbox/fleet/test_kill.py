@@ -44,12 +44,15 @@ class Fleet:
             "agent": Part(self.root, "agent", "h1", f"unix:{self.root}/h1.sock", gateway, "", self.kind),
         }
 
-    def counter(self, sandbox_id: str) -> list[str]:
-        """The lines of the file, by a call that no log has yet."""
+    def last_counter(self, sandbox_id: str) -> list[str]:
+        """The lines of the file, by a call that no log has yet, and the sandbox's last."""
 
         async def read() -> str:
             async with RemoteHost(gateway_url(self.root), token=fleet_token(self.root / "token")) as host:
-                return (await (await Sandbox.attach(sandbox_id, host=host)).exec(f"cat {COUNTER}")).text
+                sandbox = await Sandbox.attach(sandbox_id, host=host)
+                said = (await sandbox.exec(f"cat {COUNTER}")).text
+                await sandbox.close()
+                return said
 
         return asyncio.run(read()).split()
 
@@ -134,7 +137,9 @@ def check(fleet: Fleet, key: str, num_calls: int) -> None:
         cut = [line for line, other in zip(lines, whole, strict=False) if line == other]
         assert len(cut) >= len(lines) - 1, "an earlier client was told something else"  # its last line may be cut
     commands = [seq for seq in range(num_calls) if seq % READ_EVERY != READ_EVERY - 1]
-    assert fleet.counter(sandbox_id) == [str(seq) for seq in commands], "a command ran twice, or never, or out of turn"
+    assert fleet.last_counter(sandbox_id) == [str(seq) for seq in commands], (
+        "a command ran twice, or never, or out of turn"
+    )
 
 
 @pytest.mark.timeout(7200)
