@@ -58,6 +58,11 @@ class Stand:
     runner: asyncio.Runner
 
     @property
+    def moment_s(self) -> float:
+        """In which a shell has surely begun and printed a line: a translated machine on a busy host takes long."""
+        return 2.0 if self.kind in ("microvm", "vm") else 0.7
+
+    @property
     def spec(self) -> SandboxSpec:
         if self.kind == "bare":
             return SandboxSpec(kind="container", cwd=str(self.root / "work"))
