@@ -3,14 +3,18 @@
 See killing.py for what an act is, and leftovers.py for all that is looked for.
 """
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benthic.sandbox import LocalHost, Reason, SandboxSpec, State
+from benthic.sandbox.probe import all_drivers
 from tests.sandbox.kinds import require_kind
 from tests.sandbox.leftovers import left
 
@@ -40,6 +44,24 @@ def test_a_host_killed_at_any_act_leaves_nothing_but_what_lives(kind: str, tmp_p
 @pytest.mark.parametrize("kind", ["function", "container", "microvm", "vm"])
 def test_a_host_killed_at_each_of_many_acts_leaves_nothing(kind: str, tmp_path: Path, seed: int) -> None:
     kill(kind, tmp_path, seed, 400 if kind in ("function", "container") else 60, 1750)
+
+
+def test_a_home_that_has_lost_what_says_whose_it_was_is_swept_all_the_same(tmp_path: Path) -> None:
+    require_kind("container")
+
+    async def play() -> None:
+        async with LocalHost(tmp_path, all_drivers(tmp_path)) as host:
+            info = await host.create(SandboxSpec(kind="container"))
+        record = host.folders.load(info.id)
+        assert record is not None
+        host.folders.save(replace(record, state=State.DEAD, reason=Reason.CRASHED))
+        (host.folders.home(info.id) / "state.json").unlink()
+        assert any(line.startswith("process") for line in left(tmp_path))
+        async with LocalHost(tmp_path, all_drivers(tmp_path)) as host:
+            assert await host.reconcile() == [f"folder {host.folders.home(info.id)}"]
+        assert left(tmp_path) == []
+
+    asyncio.run(play())
 
 
 def test_what_is_looked_for_is_found(tmp_path: Path) -> None:

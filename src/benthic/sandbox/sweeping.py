@@ -5,6 +5,7 @@ about afterwards: a sandbox that comes to be meanwhile was written down before i
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,7 +43,10 @@ async def sweep(folders: Folders, drivers: Sequence[Driver]) -> list[str]:
     gone = []
     for home in sorted(folders.homes.iterdir()):
         if not HomeState(home).load().get("driver") and home not in wanted:
-            gone += await _removed(home)  # before its claims are looked for
+            for driver in drivers:  # whose it was is not known, or no longer
+                with contextlib.suppress(SandboxError):
+                    await driver.remove(home)
+            gone += await _removed(home)
     for driver in drivers:
         gone += await driver.reconcile(wanted)
     for home in sorted(folders.homes.iterdir()):
