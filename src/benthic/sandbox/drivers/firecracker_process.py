@@ -51,7 +51,8 @@ def start_firecracker(
         # Open for reading too: a FIFO that nobody reads is no broken pipe.
         console = os.open(home / CONSOLE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         stack.callback(os.close, console)
-        argv = [program, "--api-sock", API, "--id", f"{NAME}{name}"]
+        # It takes letters, digits and hyphens alone; `running` reads two of them as what they stand for.
+        argv = [program, "--api-sock", API, "--id", f"{NAME}{name}".replace("_", "--")]
         try:
             return subprocess.Popen(
                 launch.command(argv),

@@ -78,7 +78,7 @@ def running(tag: str, program: str = _NAME) -> Iterator[tuple[str, ProcessId]]:
             words = (entry / "cmdline").read_bytes().split(b"\0")
         except OSError:  # ended meanwhile
             continue
-        names = [word.removeprefix(begin) for word in words if word.startswith(begin)]
+        names = [word.removeprefix(begin).replace(b"--", b"_") for word in words if word.startswith(begin)]
         # The shell that joins the group has the same words behind its own, and is the machine a moment later.
         if process is not None and names and _HOME.fullmatch(names[0]):  # which becomes part of a path
             yield names[0].decode(), process
