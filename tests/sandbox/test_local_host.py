@@ -9,6 +9,7 @@ import pytest
 from benthic.errors import SandboxError
 from benthic.sandbox import LocalHost, Reason, Sandbox, SandboxDied, StartFailed, State, TrajectoryDiverged
 from benthic.sandbox.errors import OutcomeUnknown, TrajectoryHeld, UnknownSandbox
+from benthic.sandbox.folders import Folders
 from benthic.sandbox.host import Request
 from benthic.sandbox.records import Network
 from tests.sandbox.bare_driver import BareDriver
@@ -328,3 +329,13 @@ def test_a_reader_that_leaves_a_stream_does_not_hold_its_command(tmp_path: Path)
         assert (await sandbox.exec("cat f")).text == "end\n"
 
     scene(tmp_path, play)
+
+
+def test_a_key_that_is_a_file_as_once_it_was_is_read_and_swept(tmp_path: Path) -> None:
+    folders = Folders(tmp_path)
+    folders.create()
+    key = folders._key("k")
+    key.write_text("0" * 12)
+    assert folders.key_owner("k") == "0" * 12
+    folders.sweep()
+    assert folders.key_owner("k") is None

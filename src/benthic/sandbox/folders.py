@@ -120,7 +120,7 @@ class Folders:
         logs = [self.trajectories / sandbox_id for sandbox_id in self.ids()]
         without = [log for log in logs if not (log / _RECORD).exists()]
         lost = {log.name for log in without}
-        keys = [(key, os.readlink(key)) for key in self.keys.iterdir()]
+        keys = [(key, _owner(key)) for key in self.keys.iterdir()]
         return without + [key for key, owner in keys if owner in lost or not (self.trajectories / owner).exists()]
 
     @contextlib.contextmanager
@@ -171,7 +171,7 @@ class Folders:
     def key_owner(self, key: str) -> str | None:
         """The id that was made for a key."""
         try:
-            return os.readlink(self._key(key))
+            return _owner(self._key(key))
         except FileNotFoundError:
             return None
 
@@ -187,7 +187,7 @@ class Folders:
         try:
             os.symlink(sandbox_id, path)  # whole at once, or not at all
         except FileExistsError:
-            return os.readlink(path)
+            return _owner(path)
         sync_folder(self.keys)
         return sandbox_id
 
@@ -221,3 +221,8 @@ def _checked(sandbox_id: str) -> str:
     if not _ID.fullmatch(sandbox_id):
         raise SandboxError(f"a sandbox id is 12 hex digits, and not {shown(sandbox_id)}")
     return sandbox_id
+
+
+def _owner(key: Path) -> str:
+    """The id that a key leads to; state roots from before keys were links have it as a file's text."""
+    return os.readlink(key) if key.is_symlink() else key.read_text()
