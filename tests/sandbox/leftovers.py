@@ -175,10 +175,13 @@ def _files(root: Path) -> Iterator[str]:
             folders[:] = [] if name == "store/layers" else folders
             yield from (f"draft {Path(path, file)}" for file in [*files, *folders] if file.startswith("."))
     for name in ("homes", "store", "trajectories", "keys", "disks"):
-        for path in (root / name).rglob("*"):
-            mode = os.lstat(path).st_mode
-            if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
-                yield f"socket or pipe {path}"
+        for parent, folders, files in os.walk(root / name):
+            if parent == str(store / "layers"):
+                folders.clear()  # what an image holds is the image's
+            for path in (Path(parent, file) for file in files):
+                mode = os.lstat(path).st_mode
+                if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
+                    yield f"socket or pipe {path}"
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -246,7 +246,8 @@ def test_a_setup_that_fails_is_the_machines_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize("reason", Reason)
 def test_a_death_is_a_zero_only_if_the_agent_did_it(reason: Reason) -> None:
     reward = death_reward(SandboxDied("0" * 12, reason))
-    assert (reward.value == 0.0) == (reason is Reason.OUT_OF_MEMORY)
+    is_the_agents = reason in (Reason.OUT_OF_MEMORY, Reason.OUT_OF_PROCESSES)
+    assert reward.value == (0.0 if is_the_agents else None)
     assert str(reason) in reward.reason
 
 

@@ -54,7 +54,7 @@ def test_each_wrong_call_is_refused_and_the_next_one_runs(tmp_path: Path) -> Non
 def test_a_snapshot_that_cannot_be_is_an_answer_in_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_kind("function")
 
-    async def refuse(_: LiveSandbox, name: str) -> SnapshotRef:
+    async def refuse(_: LiveSandbox, name: str, *, is_asked: bool = True) -> SnapshotRef:
         raise NotSupported("this kind keeps no snapshots")
 
     async def program(box: Sandbox) -> Result:
