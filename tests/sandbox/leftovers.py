@@ -172,12 +172,13 @@ def _files(root: Path) -> Iterator[str]:
             yield f"key of nothing {key}"
     for name in ("trajectories", "keys", "disks", "store/names", "store/images", "store/layers", "store/owners"):
         for path, folders, files in os.walk(root / name):
-            folders[:] = [] if name == "store/layers" else folders
             yield from (f"draft {Path(path, file)}" for file in [*files, *folders] if file.startswith("."))
+            if name == "store/layers":
+                folders.clear()  # what an image holds is the image's
     for name in ("homes", "store", "trajectories", "keys", "disks"):
         for parent, folders, files in os.walk(root / name):
             if parent == str(store / "layers"):
-                folders.clear()  # what an image holds is the image's
+                folders.clear()
             for path in (Path(parent, file) for file in files):
                 mode = os.lstat(path).st_mode
                 if stat.S_ISSOCK(mode) or stat.S_ISFIFO(mode):
