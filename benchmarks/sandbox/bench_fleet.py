@@ -11,16 +11,15 @@ after its first result. One JSON line each; `load` is the machine's load average
 import argparse
 import asyncio
 import contextlib
-import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from bench_trajectory import PROGRAM
+from measuring import show, timed
 
 from benthic.sandbox import LocalHost, Sandbox, SandboxSpec
 from benthic.sandbox.driver import Driver
@@ -186,23 +185,6 @@ async def wait_for_agent(host: RemoteHost) -> None:
     """Until it has sent a heartbeat with what works there."""
     while not any(entry.get("drivers") for entry in await host.connection.json("GET", "/hosts")):
         await asyncio.sleep(0.1)
-
-
-async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    began = time.perf_counter()
-    await work()
-    return time.perf_counter() - began
-
-
-def show(system: str, case: str, seconds: Sequence[float] | None, **facts: object) -> None:
-    """One line of JSON; times in milliseconds."""
-    line: dict[str, object] = {"system": system, "case": case, "load": round(os.getloadavg()[0], 1)}
-    if seconds:
-        ordered = sorted(seconds)
-        line |= {"n": len(ordered), "p50_ms": round(ordered[len(ordered) // 2] * 1000, 2)}
-        line |= {"min_ms": round(ordered[0] * 1000, 2), "p99_ms": round(ordered[int(len(ordered) * 0.99)] * 1000, 2)}
-    line |= {name: round(value, 3) if isinstance(value, float) else value for name, value in facts.items()}
-    print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -102,13 +102,8 @@ class ContainerDriver:
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> ContainerMachine | None:
         """The machine of a home folder if it still lives, else None; either way nothing is started."""
-        state = HomeState(home).load()
-        if state.get("driver") != self.name or "pid" not in state:
-            return None
-        process = ProcessId(state["pid"], state["start_ticks"])
-        if not process.is_alive():
-            return None
-        return self._machine(spec, home, process)
+        found = HomeState(home).living(self.name)
+        return None if found is None else self._machine(spec, home, found[1])
 
     async def reconcile(self, homes: Container[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""

@@ -102,12 +102,10 @@ class DockerDriver:
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> DockerMachine | None:
         """The machine of a home folder if it still lives, else None; either way nothing is started."""
-        state = HomeState(home).load()
-        if state.get("driver") != self.name or "pid" not in state:
+        found = HomeState(home).living(self.name)
+        if found is None:
             return None
-        process = ProcessId(state["pid"], state["start_ticks"])
-        if not process.is_alive():
-            return None
+        state, process = found
         return self._machine(spec, home, process, state["group"], state["first_uid"])
 
     async def reconcile(self, homes: Container[Path]) -> list[str]:

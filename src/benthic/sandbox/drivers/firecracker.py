@@ -111,12 +111,10 @@ class FirecrackerDriver:
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> FirecrackerMachine | None:
         """See `driver.Driver.adopt`."""
-        state = HomeState(home).load()
-        if state.get("driver") != self.name or state.get("kind") != self.kind or "pid" not in state:
+        found = HomeState(home).living(self.name)
+        if found is None:
             return None
-        process = ProcessId(state["pid"], state["start_ticks"])
-        if not process.is_alive():
-            return None
+        state, process = found
         held = Held(group=self._group(home), uid=state.get("uid"), shape=state["shape"])
         return FirecrackerMachine(home, spec, self._store, process, held)
 

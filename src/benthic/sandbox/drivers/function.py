@@ -93,11 +93,11 @@ class FunctionDriver:
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> FunctionMachine | None:
         """The machine of a home folder if it still lives, else None; either way nothing is started."""
-        state = HomeState(home).load()
-        if state.get("driver") != self.name or "pid" not in state:
+        found = HomeState(home).living(self.name)
+        if found is None:
             return None
-        process = ProcessId(state["pid"], state["start_ticks"])
-        return self._machine(spec, home, process, state.get("uid")) if process.is_alive() else None
+        state, process = found
+        return self._machine(spec, home, process, state.get("uid"))
 
     async def reconcile(self, homes: Container[Path]) -> list[str]:
         """Removes every resource of this driver that belongs to none of these homes; says what went."""

@@ -33,7 +33,7 @@ from benthic.sandbox.drivers.trial import trial_home
 from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.images import Store
-from benthic.sandbox.linux import Cgroup, HomeState, Launch, ProcessId, UidPool, find_hierarchy, group_name, root_tag
+from benthic.sandbox.linux import Cgroup, HomeState, Launch, UidPool, find_hierarchy, group_name, root_tag
 from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
 QEMU_MEMORY_BYTES = 256 * MIB
@@ -98,12 +98,10 @@ class QemuDriver:
 
     async def adopt(self, spec: SandboxSpec, home: Path) -> QemuMachine | None:
         """See `driver.Driver.adopt`."""
-        state = HomeState(home).load()
-        if state.get("driver") != self.name or state.get("kind") != self.kind or "pid" not in state:
+        found = HomeState(home).living(self.name)
+        if found is None:
             return None
-        process = ProcessId(state["pid"], state["start_ticks"])
-        if not process.is_alive():
-            return None
+        state, process = found
         base = Path(state["base"]) if "base" in state else None
         resources = Resources(group=self._group(home), uid=state.get("uid"), shape=state["shape"], base=base)
         return QemuMachine(home, spec, self._store, process, resources)

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benthic.sandbox.linux.processes import ProcessId
+
 
 def root_tag(state_root: Path) -> str:
     """Eight hex digits that mark what belongs to one state root, so that hosts on one machine sweep only their own."""
@@ -39,6 +41,14 @@ class HomeState:
         except (OSError, ValueError):
             return {}
         return fields if isinstance(fields, dict) else {}
+
+    def living(self, driver: str) -> tuple[dict[str, Any], ProcessId] | None:
+        """All fields and the process of a sandbox that a driver of this name made, if it still lives."""
+        fields = self.load()
+        if fields.get("driver") != driver or "pid" not in fields:
+            return None
+        process = ProcessId(fields["pid"], fields["start_ticks"])
+        return (fields, process) if process.is_alive() else None
 
     def record(self, **fields: Any) -> None:
         """Adds fields; call it before making what they name. None removes one.
