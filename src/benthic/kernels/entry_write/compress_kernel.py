@@ -245,8 +245,8 @@ def _copy_columns(
 def _keep_rows(
     raw, rings, snapshots, positions, befores, ring_of, snapshot_of, rows, raw_stride, ring_stride, snapshot_stride,
     ring_len,
-    ratio: tl.constexpr, dim: tl.constexpr, index_dim: tl.constexpr, width: tl.constexpr, index_width: tl.constexpr,
-    snaps: tl.constexpr, columns: tl.constexpr, at_once: tl.constexpr
+    ratio: tl.constexpr, dim: tl.constexpr, index_dim: tl.constexpr, snaps: tl.constexpr, columns: tl.constexpr,
+    at_once: tl.constexpr
 ):  # fmt: skip
     """Program (rows, share of columns): the last rows of every chunk to its ring, and those before a page boundary to
     their snapshot. One program a row would wait for its columns one after the other."""
@@ -336,8 +336,7 @@ def compress_entries_triton(
             first=4 * dim, dim=index_dim, width=index_width, parts=index_parts, single=False, is_index=True,
             rounding=index_rounding,
         )  # fmt: skip
-    if rows:
-        _keep_last(raw, state, ends, snapshots, sizes)
+    keep_last_triton(raw, state, ends, sides)
 
 
 def _pool_side(
@@ -352,12 +351,16 @@ def _pool_side(
     )  # fmt: skip
 
 
-def _keep_last(raw: Tensor, state: RawState, ends: BlockEnds, snapshots: Tensor | None, sizes: dict[str, int]) -> None:
-    """Rows that later passes will pool."""
-    rows, snapshot_stride = len(ends.positions), 0 if snapshots is None else snapshots.stride(0)
+def keep_last_triton(raw: Tensor, state: RawState, ends: BlockEnds, sides: tuple[CompressorSide, ...]) -> None:
+    """Rows of long chunks that later passes will pool."""
+    rows, dims = len(ends.positions), [len(side.gain) for side in sides]
+    if not rows:
+        return
+    snapshots = state.snapshots if ends.snapshots is not None else None
     _keep_rows[(triton.cdiv(rows, KEPT_AT_ONCE), COLUMN_SHARES)](
         raw, state.rings, snapshots, ends.positions, ends.before, ends.rings, ends.snapshots, rows, raw.stride(0),
-        state.rings.stride(0), snapshot_stride, ends.ring_len, **sizes, snaps=snapshots is not None,
+        state.rings.stride(0), 0 if snapshots is None else snapshots.stride(0), ends.ring_len, ratio=ends.ratio,
+        dim=dims[0], index_dim=dims[1] if len(dims) == 2 else 0, snaps=snapshots is not None,
         columns=COLUMNS_AT_ONCE, at_once=KEPT_AT_ONCE, num_warps=4,
     )  # fmt: skip
 

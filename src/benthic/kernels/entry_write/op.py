@@ -9,7 +9,8 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
-from benthic.kernels.choice import Impl, uses_triton_kernel
+from benthic.kernels.choice import Impl, uses_cuda_kernel, uses_triton_kernel
+from benthic.kernels.entry_write.cuda import compress_128_cuda, fits_cuda
 from benthic.kernels.entry_write.reference import Queries, compress_entries_ref, query_heads_ref, write_kv_ref
 from benthic.kernels.entry_write.rounding import IndexRounding
 from benthic.kernels.entry_write.targets import BlockEnds, CompressorSide, RawState, RowTarget
@@ -128,6 +129,11 @@ def compress_entries(
     index_dim = len(sides[1].gain) if len(sides) > 1 else 64
     # Vectors of 32 would be pooled in a tile as narrow, and have other bits than `compress_kv` gives them.
     fits = _fits_index(index_rounding, index_dim) and (index_rounding == "none" or index_dim >= 64)
+    if fits and kv_group in (0, 64) and fits_cuda(raw, state, ends, sides, dtype) and uses_cuda_kernel(impl, raw):
+        compress_128_cuda(raw, state, ends, sides[0], eps, kv_group)
+        if not ends.by_rows:
+            _triton().keep_last(raw, state, ends, sides)
+        return
     if fits and kv_group in (0, 64) and uses_triton_kernel(impl, raw):
         _triton().compress_entries(raw, state, ends, sides, eps, kv_group, index_rounding == "fp4", dtype)
         return
@@ -143,14 +149,15 @@ class _Kernels(NamedTuple):
     write_kv: Callable[..., Tensor | QuantizedRows]
     query_heads: Callable[..., tuple[Tensor, Tensor | None]]
     compress_entries: Callable[..., None]
+    keep_last: Callable[..., None]
 
 
 @cache
 def _triton() -> _Kernels:
-    from benthic.kernels.entry_write.compress_kernel import compress_entries_triton
+    from benthic.kernels.entry_write.compress_kernel import compress_entries_triton, keep_last_triton
     from benthic.kernels.entry_write.kernel import query_heads_triton, write_kv_triton
 
-    return _Kernels(write_kv_triton, query_heads_triton, compress_entries_triton)
+    return _Kernels(write_kv_triton, query_heads_triton, compress_entries_triton, keep_last_triton)
 
 
 def _beside(impl: Impl) -> Impl:
