@@ -114,23 +114,22 @@ template <bool WIDE> __device__ __forceinline__ void ask_for_rows(const Boundary
   }
 }
 
+// In place of rows beyond the last, whose results nobody stores, the last: registers that are cleared first would be waited
+// for one after the other.
 template <bool WIDE> __device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    const long long row = first_row + 8 * r;
-    const uint4 nothing = {0, 0, 0, 0};
-    const bool inside = row < a.rows;
+    const long long row = min(first_row + 8 * r, a.rows - 1);
     const __nv_bfloat16* x = a.streams + row * a.row_stride + column;
 #pragma unroll
-    for (int j = 0; j < STREAMS; ++j) raw.x[r][j] = inside ? read_once(x + j * a.stream_stride) : nothing;
-    raw.y[r][0] = raw.y[r][1] = raw.z[r] = nothing;
+    for (int j = 0; j < STREAMS; ++j) raw.x[r][j] = read_once(x + j * a.stream_stride);
     const long long place = row * a.size + column;
-    if (inside && a.output_kind == HALF_OUTPUT) raw.y[r][0] = read_once((const __nv_bfloat16*)a.output + place);
-    if (WIDE && inside && a.output_kind == WIDE_OUTPUT) {
+    if (a.output_kind == HALF_OUTPUT) raw.y[r][0] = read_once((const __nv_bfloat16*)a.output + place);
+    if (WIDE && a.output_kind == WIDE_OUTPUT) {
       raw.y[r][0] = read_once((const float*)a.output + place);
       raw.y[r][1] = read_once((const float*)a.output + place + 4);
     }
-    if (WIDE && inside && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
+    if (WIDE && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
   }
 }
 
@@ -144,6 +143,13 @@ __device__ __forceinline__ void read_closing(float (&closing)[2], const Boundary
     if (a.output_kind != NO_OUTPUT && i < ROWS * 20 && row < a.rows)
       closing[n] = k < 4 ? a.post[row * 4 + k] : a.comb[row * 16 + k - 4];
   }
+}
+
+// The same of a whole block of rows, on its way to the L2 cache: ten lines.
+__device__ __forceinline__ void ask_for_closing(const Boundary& a, int block, int thread) {
+  const long long first = (long long)block * ROWS;
+  if (a.output_kind == NO_OUTPUT || thread >= 10 || first + ROWS > a.rows) return;
+  ask_for(thread < 2 ? a.post + first * 4 + 32 * thread : a.comb + first * 16 + 32 * (thread - 2));
 }
 
 __device__ __forceinline__ void widen(float (&wide)[8], const uint4& packed) {
@@ -244,7 +250,7 @@ template <int OUTPUTS, int WORKERS> struct alignas(16) Shared {
   float folded[ROWS][LINE];                     // the same of all warps
   float logits[MOST_RANKS][ROWS][4];            // of each block: what all need of it
   float norms[MOST_RANKS][ROWS];
-  float weighing[(ROWS + MOST_RANKS) * LINE];   // of each block: what the rows weighed here need of it
+  float weighing[2][(ROWS + MOST_RANKS) * LINE];  // of each block, by turns: what the rows weighed here need of it
   float queue[32][LINE];                        // sums of rows that wait for Sinkhorn, and which rows they are
   int queued[32];
   float scale[4], base[OUTPUTS];
@@ -299,12 +305,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
   const int first_block = group * clusters + cluster, step = GROUPS * clusters;
   Raw raw;
   float closing[2];
-  if (AHEAD) {
-    read_rows<WIDE>(raw, a, first_block * ROWS + g, column);
-    read_closing(closing, a, first_block, thread, THREADS);
-  } else {
-    ask_for_rows<WIDE>(a, first_block * ROWS + g, column);
-  }
+  ask_for_rows<WIDE>(a, first_block * ROWS + g, column);
 
   // Fragments of the weights: product (j, k) covers columns 4 k + {0, 1} and {2, 3} of each lane's eight, in stream j.
   uint4 fragment[KEEPS_WEIGHTS ? 8 * TILES : 1];
@@ -339,6 +340,14 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
   if (thread < OUTPUTS) s.base[thread] = a.base[thread];
   if (thread < (WEIGHS ? 3 : 1)) s.scale[thread] = a.scale[thread];
 
+  // Until here only weights were read (and rows asked into the L2 cache, which has what is written to them later): so much
+  // goes on while the kernel before ends.
+  hopper::grid_dependency_wait();
+  hopper::grid_dependency_launch();
+  if (AHEAD) {
+    read_rows<WIDE>(raw, a, first_block * ROWS + g, column);
+    read_closing(closing, a, first_block, thread, THREADS);
+  }
   if (GROUPS > 1) __syncthreads();  // each group has made a part of the weights' fragments
   cluster_wait();
 
@@ -347,7 +356,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
     if (!AHEAD) {
       read_rows<WIDE>(raw, a, first_row, column);
       read_closing(closing, a, block, thread, THREADS);
-      if (block + step < blocks) ask_for_rows<WIDE>(a, first_row + step * ROWS, column);
+      if (block + step < blocks) ask_for_rows<WIDE>(a, first_row + step * ROWS, column), ask_for_closing(a, block + step, thread);
     }
     uint32_t x[2][STREAMS][4];
     if (a.output_kind != NO_OUTPUT) {
@@ -441,7 +450,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
     if (WEIGHS) {
       for (int i = thread; i < ROWS * LINE / 4; i += THREADS) {
         const int row = i / (LINE / 4), o = i % (LINE / 4) * 4;
-        float* where = &s.weighing[(rank * rows_here + row / ranks) * LINE + o];
+        float* where = &s.weighing[parity][(rank * rows_here + row / ranks) * LINE + o];
         push_four(where, &s.sums_here, row % ranks, *(const float4*)&s.folded[row][o]);
       }
     }
@@ -459,21 +468,6 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
       s.gates[row][i] = sigmoid(logit * factor * s.scale[0] + s.base[i]) + a.eps;
     }
     named_barrier_sync(whole, THREADS);
-    if (weighs) {  // row k of a block of rows is weighed by rank k % ranks
-      for (int i = lane; i < rows_here * (OUTPUTS + 1); i += 32) {
-        const int k = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
-        float total = 0.0f;
-#pragma unroll
-        for (uint32_t from = 0; from < MOST_RANKS; ++from) {
-          if (from < ranks) total += s.weighing[(from * rows_here + k) * LINE + o];
-        }
-        s.queue[waiting + k][o] = total;
-      }
-      const int k = lane * ranks + rank;
-      if (lane < rows_here) s.queued[waiting + lane] = k < ROWS ? block * ROWS + k : a.rows;
-      waiting += rows_here;
-      __syncwarp();
-    }
     float mixed[2][8];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -511,6 +505,21 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
       push_four(&s.squares[rank][row], &s.squares_here, i / (ROWS / 4), four);
     }
     if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.squares_here), 4 * ranks * ROWS);
+    if (weighs) {  // row k of a block of rows is weighed by rank k % ranks; the others wait for the cluster meanwhile
+      for (int i = lane; i < rows_here * (OUTPUTS + 1); i += 32) {
+        const int k = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
+        float total = 0.0f;
+#pragma unroll
+        for (uint32_t from = 0; from < MOST_RANKS; ++from) {
+          if (from < ranks) total += s.weighing[parity][(from * rows_here + k) * LINE + o];
+        }
+        s.queue[waiting + k][o] = total;
+      }
+      const int k = lane * ranks + rank;
+      if (lane < rows_here) s.queued[waiting + lane] = k < ROWS ? block * ROWS + k : a.rows;
+      waiting += rows_here;
+      __syncwarp();
+    }
     if (weighs && (block + step >= blocks || waiting + rows_here > 32)) {
       if (lane < waiting && s.queued[lane] < a.rows) weigh_row(s.queue[lane], s.scale, s.base, s.queued[lane], a);
       waiting = 0;
@@ -596,15 +605,17 @@ int launch(const Boundary& a, cudaStream_t stream) {
   static int most_of[MOST_RANKS + 1] = {};  // clusters that run at once
   const int ranks = a.size / (COLUMNS * WORKERS), blocks = (a.rows + ROWS - 1) / ROWS;
   auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS, WIDE, GROUPS>;
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim = {(unsigned)ranks, 1, 1};
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {(unsigned)ranks, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ranks);
   config.blockDim = dim3(32 * WORKERS * GROUPS);
   config.dynamicSmemBytes = BYTES;
   config.stream = stream;
-  config.attrs = &attribute;
+  config.attrs = attributes;
   config.numAttrs = 1;
   int& most = most_of[ranks];
   if (most == 0) {
@@ -617,6 +628,7 @@ int launch(const Boundary& a, cudaStream_t stream) {
     most = found;
   }
   config.gridDim = dim3(ranks * (blocks < most ? blocks : most));
+  config.numAttrs = 2;
   return cudaLaunchKernelEx(&config, kernel, a);
 }
 
