@@ -115,6 +115,18 @@ def test_entries_ignore_how_their_tokens_were_fed(ratio: int, length: int, dtype
         assert_near(index_values(made[1].buffer, form, dtype), index_values(wanted[1].buffer, form, dtype), dtype)
 
 
+@pytest.mark.parametrize(("form", "kv_group"), [("v4", 64), (None, 64), (None, 0)])
+@pytest.mark.parametrize(("size", "by_rows"), [(700, False), (130, False), (2, True), (1, True)])
+def test_both_forms_pool_128_rows_to_the_same_bits(form: Any, kv_group: int, size: int, by_rows: bool) -> None:
+    case = compression(
+        128, length=700, form=form, dtype=torch.bfloat16, dim=DIM, rope_dim=ROPE, kv_group=kv_group, draft_len=4
+    )
+    case = case._replace(raw=5 * case.raw.cuda(), state=on_cuda(case.state), sides=on_cuda(case.sides))
+    cuda, triton = (fed_on_cuda(case, size, by_rows=by_rows, impl=impl) for impl in ("cuda", "triton"))
+    assert torch.equal(cuda.sides[0].buffer, triton.sides[0].buffer)
+    assert torch.equal(cuda.state.rings, triton.state.rings)
+
+
 def test_a_captured_graph_reads_slots_anew() -> None:
     given = on_cuda(write_kv_inputs(4, torch.bfloat16, rank=1024, dim=DIM, rope_dim=ROPE, form="v4"))
     target = given["target"]

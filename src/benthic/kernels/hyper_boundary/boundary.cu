@@ -244,10 +244,20 @@ __device__ void weigh_row(const float* sums, const float* scale, const float* ba
   }
 }
 
+// Four neighbouring sums over the warps, in order; a warp's stand `step` floats behind those of the one before.
+template <int WORKERS> __device__ __forceinline__ float4 sum_of_warps(const float* part, int step) {
+  float4 total = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+  for (int w = 0; w < WORKERS; ++w) {
+    const float4 more = *(const float4*)(part + w * step);
+    total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+  }
+  return total;
+}
+
 template <int OUTPUTS, int WORKERS> struct alignas(16) Shared {
   static constexpr int LINE = OUTPUTS + 4;
   float part[WORKERS][ROWS][LINE];              // dot products and, behind them, the sum of squares
-  float folded[ROWS][LINE];                     // the same of all warps
   float logits[MOST_RANKS][ROWS][4];            // of each block: what all need of it
   float norms[MOST_RANKS][ROWS];
   float weighing[2][(ROWS + MOST_RANKS) * LINE];  // of each block, by turns: what the rows weighed here need of it
@@ -255,7 +265,6 @@ template <int OUTPUTS, int WORKERS> struct alignas(16) Shared {
   int queued[32];
   float scale[4], base[OUTPUTS];
   uint64_t sums_here, squares_here, largest_here;  // barriers: all blocks' words of that kind have arrived
-  float gates[ROWS][4];
   alignas(16) float squares[MOST_RANKS][ROWS];
   alignas(16) float square[WORKERS][ROWS];
   float weights[ROWS][20];                      // post and comb of the closing sub-layer
@@ -429,45 +438,46 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
       if (t == 0) s.part[warp][g + 8 * r][OUTPUTS] = square[r];
     }
     named_barrier_sync(whole, THREADS);
-    for (int i = thread; i < ROWS * (OUTPUTS + 1); i += THREADS) {
-      const int row = i / (OUTPUTS + 1), o = i % (OUTPUTS + 1);
-      float total = 0.0f;
-#pragma unroll
-      for (int w = 0; w < WORKERS; ++w) total += s.part[w][row][o];
-      s.folded[row][o] = total;
-    }
-    named_barrier_sync(whole, THREADS);
+    // Whoever tells another block a sum adds it up, over the warps in order.
     for (int i = thread; i < ROWS * (int)ranks; i += THREADS) {
       const int row = i % ROWS;
-      push_four(s.logits[rank][row], &s.sums_here, i / ROWS, *(const float4*)s.folded[row]);
+      push_four(s.logits[rank][row], &s.sums_here, i / ROWS, sum_of_warps<WORKERS>(&s.part[0][row][0], ROWS * LINE));
     }
     for (int i = thread; i < ROWS / 4 * (int)ranks; i += THREADS) {
       const int row = i % (ROWS / 4) * 4;
-      const float4 four = {s.folded[row][OUTPUTS], s.folded[row + 1][OUTPUTS], s.folded[row + 2][OUTPUTS],
-                           s.folded[row + 3][OUTPUTS]};
-      push_four(&s.norms[rank][row], &s.sums_here, i / (ROWS / 4), four);
+      float four[4];
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        four[q] = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WORKERS; ++w) four[q] += s.part[w][row + q][OUTPUTS];
+      }
+      push_four(&s.norms[rank][row], &s.sums_here, i / (ROWS / 4), {four[0], four[1], four[2], four[3]});
     }
     if (WEIGHS) {
-      for (int i = thread; i < ROWS * LINE / 4; i += THREADS) {
+      for (int i = THREADS - 1 - thread; i < ROWS * LINE / 4; i += THREADS) {
         const int row = i / (LINE / 4), o = i % (LINE / 4) * 4;
         float* where = &s.weighing[parity][(rank * rows_here + row / ranks) * LINE + o];
-        push_four(where, &s.sums_here, row % ranks, *(const float4*)&s.folded[row][o]);
+        push_four(where, &s.sums_here, row % ranks, sum_of_warps<WORKERS>(&s.part[0][row][o], ROWS * LINE));
       }
     }
     if (thread == 0) hopper::mbarrier_arrive_expect(shared_address(&s.sums_here), sums_bytes);
     hopper::mbarrier_wait(shared_address(&s.sums_here), parity);
 
-    if (thread < ROWS * STREAMS) {
-      const int row = thread / STREAMS, i = thread % STREAMS;
+    // The gates of a lane's two rows: each of its four lanes has one stream's.
+    float gates[2][STREAMS];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
       float logit = 0.0f, squares = 0.0f;
 #pragma unroll
       for (uint32_t from = 0; from < MOST_RANKS; ++from) {
-        if (from < ranks) logit += s.logits[from][row][i], squares += s.norms[from][row];
+        if (from < ranks) logit += s.logits[from][g + 8 * r][t], squares += s.norms[from][g + 8 * r];
       }
       const float factor = rsqrtf(squares / (float)(STREAMS * a.size) + a.norm_eps);
-      s.gates[row][i] = sigmoid(logit * factor * s.scale[0] + s.base[i]) + a.eps;
+      const float own = sigmoid(logit * factor * s.scale[0] + s.base[t]) + a.eps;
+#pragma unroll
+      for (int i = 0; i < STREAMS; ++i) gates[r][i] = __shfl_sync(~0u, own, i, STREAMS);
     }
-    named_barrier_sync(whole, THREADS);
     float mixed[2][8];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
@@ -476,7 +486,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
       for (int c = 0; c < 8; ++c) mixed[r][c] = 0.0f;
 #pragma unroll
       for (int i = 0; i < STREAMS; ++i) {
-        const float gate = s.gates[g + 8 * r][i];
+        const float gate = gates[r][i];
 #pragma unroll
         for (int q = 0; q < 4; ++q) {
           mixed[r][2 * q] = __fmaf_rn(gate, low_half(x[r][i][q]), mixed[r][2 * q]);
