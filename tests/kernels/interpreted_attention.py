@@ -92,6 +92,7 @@ def main() -> None:
     for dim in (8, 32):
         for stored_form in (None, *FP8_LAYOUTS):
             check_scores(where, index_inputs(where, dim=dim), stored_form)
+    check_scores(where, index_inputs(where, dim=72), None)  # in pieces of columns
 
 
 if __name__ == "__main__":

@@ -18,6 +18,21 @@ from benthic.kernels.sparse_attention.tiles import BLOCK, KeyTiles
 
 BLOCKS_AT_ONCE = 4
 """Blocks of a program, which then reads its query once."""
+COLUMNS_AT_ONCE = 32
+"""Of float32 vectors, whose products are chains of single multiplications: all 128 at once would be spilled."""
+
+
+@triton.jit
+def _products_of_piece(
+    query, keys, row, is_head, slot, seen, products,
+    at: tl.constexpr, dim: tl.constexpr, stride: tl.constexpr, piece: tl.constexpr, dtype: tl.constexpr
+):  # fmt: skip
+    """Products of heads and plain keys with those of columns `at` and on added, one by one."""
+    column = at + tl.arange(0, piece)
+    inside = (column < dim)[None, :]
+    q = tl.load(query + row[:, None] * dim + column[None, :], mask=is_head[:, None] & inside, other=0.0).to(dtype)
+    k = tl.load(keys + slot[:, None] * stride + column[None, :], mask=seen[:, None] & inside, other=0.0)
+    return tl.dot(q, tl.trans(k.to(dtype)), acc=products, input_precision="ieee")
 
 
 @triton.jit(do_not_specialize=["per_tile", "first", "end", "pages", "page", "ratio", "gamma_step"])
@@ -25,7 +40,7 @@ def _index_scores(
     query, gamma, keys, queries, positions, used, sequence, table, out,
     per_tile, first, end, pages, page, ratio, gamma_step, gamma_scale,
     num_heads: tl.constexpr, dim: tl.constexpr, stride: tl.constexpr, form: tl.constexpr, layout: tl.constexpr,
-    block_h: tl.constexpr, width: tl.constexpr, at_once: tl.constexpr, wide_dots: tl.constexpr
+    block_h: tl.constexpr, width: tl.constexpr, at_once: tl.constexpr, wide_dots: tl.constexpr, piece: tl.constexpr
 ):  # fmt: skip
     place = tl.program_id(0)
     tile = place // per_tile
@@ -42,7 +57,8 @@ def _index_scores(
     row = query_row * num_heads + head
     inside = is_head[:, None] & (column < dim)[None, :]
     dtype: tl.constexpr = tl.float32 if wide_dots else query.dtype.element_ty
-    q = tl.load(query + row[:, None] * dim + column[None, :], mask=inside, other=0.0).to(dtype)
+    if piece == width:
+        q = tl.load(query + row[:, None] * dim + column[None, :], mask=inside, other=0.0).to(dtype)
     weight = tl.load(gamma + query_row * gamma_step + head, mask=is_head, other=0.0).to(tl.float32) * gamma_scale
     base = tl.load(sequence + tile) * pages
     for block in range(start, tl.minimum(start + at_once, end)):
@@ -50,14 +66,22 @@ def _index_scores(
         seen = entry < limit
         found = tl.load(table + base + entry // page, mask=seen, other=0)
         slot = tl.where(seen, found * page + entry % page, -1)
-        if form == "plain":
+        if piece < width:
+            products = tl.zeros((block_h, 64), tl.float32)
+            for at in tl.static_range(0, width, piece):
+                products = _products_of_piece(
+                    query, keys, row, is_head, slot, seen, products, at, dim, stride, piece, dtype
+                )  # fmt: skip
+        elif form == "plain":
             place_of = keys + slot[:, None] * stride + column[None, :]
             k = tl.load(place_of, mask=seen[:, None] & (column < dim)[None, :], other=0.0)
+            products = tl.dot(q, tl.trans(k.to(query.dtype.element_ty).to(dtype)), input_precision="ieee")
         elif form == "fp4":
             k = load_fp4(keys, slot, dim, width, stride)
+            products = tl.dot(q, tl.trans(k.to(query.dtype.element_ty).to(dtype)), input_precision="ieee")
         else:
             k = load_fp8(keys, slot, 0, dim, width, stride, layout[0], layout[1], layout[2])
-        products = tl.dot(q, tl.trans(k.to(query.dtype.element_ty).to(dtype)), input_precision="ieee")
+            products = tl.dot(q, tl.trans(k.to(query.dtype.element_ty).to(dtype)), input_precision="ieee")
         scores = tl.sum(tl.maximum(products, 0.0) * weight[:, None], 0)
         target = out + place.to(tl.int64) * size + (block - first) * 64 + lane
         tl.store(target, tl.where(seen, scores, float("-inf")))
@@ -82,6 +106,7 @@ def index_scores_triton(
     _, heads, dim = query.shape
     first, end = blocks
     out = torch.empty(tiles.num_tiles, tiles.rows_per_tile, (end - first) * BLOCK, device=query.device)
+    is_wide = query.dtype is torch.float32 and not isinstance(keys, PackedIndex)
     data, layout, form = (keys.data if isinstance(keys, PackedIndex) else keys), None, "plain"
     width = max(16, triton.next_power_of_2(dim))
     if isinstance(keys, PackedIndex):
@@ -93,7 +118,7 @@ def index_scores_triton(
         tiles.rows_per_tile, first, end, table.shape[1], tiles.entry_page, tiles.ratio, gamma.stride(0), gamma_scale,
         num_heads=heads, dim=dim, stride=data.shape[-1], form=form, layout=layout,
         block_h=max(heads_at_once(query.dtype), triton.next_power_of_2(heads)), width=width, at_once=BLOCKS_AT_ONCE,
-        wide_dots=interpreted,
+        wide_dots=interpreted, piece=min(width, COLUMNS_AT_ONCE) if is_wide else width,
         num_warps=8 if query.dtype is torch.float32 else 4, num_stages=3,
     )  # fmt: skip
     return out
