@@ -186,4 +186,4 @@ def _one_chain(
     """The products of every pick, and their sums if an input has parts."""
     y = blocked.new_empty((routing.order.shape[0], weight.shape[1]), dtype=torch.bfloat16)
     experts_of.multiply_w2(blocked, routing, weight, y, group)
-    return y if parts == 1 else experts_of.add_picks(y, summing, None, torch.bfloat16)
+    return y if parts == 1 else experts_of.add_picks(y, summing.slots, None, torch.bfloat16)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.hyper_boundary import Boundary, hyper_boundary, hyper_exit
-from benthic.kernels.hyper_boundary.cases import ROW_INPUTS, boundary_inputs, exit_inputs
+from benthic.kernels.hyper_boundary.cases import ROW_INPUTS, boundary_inputs, exit_inputs, picked_rows
+from benthic.kernels.moe_experts import PickedRows
 from benthic.kernels.quantize import quantize_rows
 
 pytestmark = pytest.mark.gpu
@@ -76,6 +77,15 @@ def test_many_rows_in_another_order_have_the_bits_of_few(impl: Any, size: int) -
     mixed = {name: here[name].index_select(0, order) for name in ROW_INPUTS if here[name] is not None}
     many = parts_of(hyper_boundary(**(here | mixed), impl=impl))
     assert all(torch.equal(a, b.index_select(0, order)) for a, b in zip(many, whole, strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 32, 128])
+def test_an_output_in_parts_gives_the_bits_of_its_sum(rows: int) -> None:
+    given = on_cuda(boundary_inputs(rows, torch.bfloat16, size=4096))
+    picked = PickedRows(*(part.cuda() for part in picked_rows(rows, 4096)))
+    got = parts_of(hyper_boundary(**(given | {"output": picked}), linear_scale="ue8m0", impl="cuda"))
+    summed = parts_of(hyper_boundary(**(given | {"output": picked.summed()}), linear_scale="ue8m0", impl="cuda"))
+    assert all(torch.equal(a, b) for a, b in zip(got, summed, strict=True))
 
 
 @pytest.mark.parametrize(("impl", "size"), CASES)

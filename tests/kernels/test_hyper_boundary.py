@@ -8,7 +8,7 @@ from torch import Tensor
 
 from benthic.errors import KernelInputError
 from benthic.kernels.hyper_boundary import hyper_boundary, hyper_exit
-from benthic.kernels.hyper_boundary.cases import ROW_INPUTS, boundary_inputs, exit_inputs
+from benthic.kernels.hyper_boundary.cases import ROW_INPUTS, boundary_inputs, exit_inputs, picked_rows
 from benthic.kernels.hyper_connection import hyper_head, hyper_post, hyper_pre
 from benthic.kernels.quantize import quantize_rows
 from benthic.kernels.rms_norm import rms_norm
@@ -41,6 +41,18 @@ def test_a_boundary_is_its_parts_to_the_bit(first: bool, dtype: torch.dtype) -> 
     assert got.quantized is not None
     assert torch.equal(got.quantized.data.view(torch.uint8), rounded.data.view(torch.uint8))
     assert torch.equal(got.quantized.scale, rounded.scale)
+
+
+def test_an_output_in_parts_is_their_sum_in_order() -> None:
+    given, picked = boundary_inputs(9, torch.bfloat16, size=256), picked_rows(9, 256)
+    outputs, total = picked.outputs.view(9, 6, 256).float(), torch.zeros(9, 256)
+    for k in range(6):
+        total += outputs[:, k]
+    total[5:] = 0  # rows that are not live
+    assert torch.equal(picked.summed(), (total + picked.shared.float()).bfloat16())
+    got = hyper_boundary(**(given | {"output": picked}), linear_scale="ue8m0")
+    expected = hyper_boundary(**(given | {"output": picked.summed()}), linear_scale="ue8m0")
+    assert all(torch.equal(a, b) for a, b in zip(got[:4], expected[:4], strict=True))
 
 
 def test_an_exit_is_its_parts_to_the_bit() -> None:

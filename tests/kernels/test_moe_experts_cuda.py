@@ -106,7 +106,7 @@ def test_resting_rows_and_idle_experts_are_left_alone() -> None:
         assert not outputs[: 37 * TOP_K].isnan().any()
         used = int((routing.offsets[5] + 7 * 5) // 8 * 8)
         assert (inner.flatten()[used * inner.shape[1] :] == 0x55).all()
-        total = add_picks(outputs, routing, None, torch.float32)
+        total = add_picks(outputs, routing.slots, None, torch.float32)
         assert (total[37:] == 0).all()
 
 

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from benthic.kernels.linear import by_columns
+from benthic.kernels.moe_experts import PickedRows
 from benthic.models.attention import HybridAttention, LatentAttention
 from benthic.models.config import LayerSpec, ModelConfig
 from benthic.models.context import AttentionContext
@@ -54,11 +55,11 @@ class Block(nn.Module):
 
     def _feed_forward(
         self, x: LayerInput, context: AttentionContext, trace: Trace | None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor | PickedRows, Tensor | None]:
         """The output, or its routed and its shared half."""
         if isinstance(self.ffn, DenseMlp):
             return self.ffn.product(x.rounded), None
-        output: tuple[Tensor, Tensor] = self.ffn(x, context, self.layer, trace)
+        output: tuple[Tensor | PickedRows, Tensor | None] = self.ffn(x, context, self.layer, trace)
         return output
 
     def _mixing(self) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:

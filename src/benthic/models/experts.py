@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from benthic.kernels.grouped_linear import grouped_linear
 from benthic.kernels.linear import by_columns
-from benthic.kernels.moe_experts import Fp4Experts, Fp8Experts, pack_fp4_experts, routed_experts
+from benthic.kernels.moe_experts import Fp4Experts, Fp8Experts, PickedRows, pack_fp4_experts, picked_experts
 from benthic.kernels.moe_permute import moe_combine, moe_dispatch, moe_permute
 from benthic.kernels.moe_route import ExpertRows, Routing
 from benthic.kernels.quantize import QuantizedRows
@@ -55,10 +55,13 @@ class NativeExperts(nn.Module):
         self.num_experts = config.n_routed_experts
         self.stacks: dict[Stack, Fp4Experts | Fp8Experts] = {}
 
-    def forward(self, x: QuantizedRows, routing: ExpertRows, shared: Tensor) -> Tensor:
-        """Rows [R, D], where they go, and the shared experts' output [R, D] -> the sum of both, in its dtype."""
+    def forward(self, x: QuantizedRows, routing: ExpertRows, shared: Tensor) -> Tensor | PickedRows:
+        """Rows [R, D], where they go, and the shared experts' output [R, D] -> the sum of both, in its dtype.
+
+        Of few rows on a GPU it is left to whoever reads it.
+        """
         w13, w2 = self.stacks["w13"], self.stacks["w2"]
-        return routed_experts(x, routing, w13, w2, self.limit, shared, out_dtype=shared.dtype)
+        return picked_experts(x, routing, w13, w2, self.limit, shared)
 
     def hold(self, stack: Stack, codes: Tensor, scale: Tensor) -> None:
         """Takes a stack's released codes and scales: FP4 as for `pack_fp4_experts`, FP8 as for `Fp8Experts`."""

@@ -47,8 +47,7 @@ class HyperSite(nn.Module):
         """See `Site`."""
         if isinstance(before, Tensor):
             return before
-        assert before.output is not None, "nothing was left"
-        return merged(before.output, before.addend, before.streams, before.post, before.comb)
+        return merged(before.summed(), before.addend, before.streams, before.post, before.comb)
 
 
 class HyperHead(nn.Module):

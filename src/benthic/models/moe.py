@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from benthic.kernels.fp8_product import fp8_gated_product, in_eights, takes_gated
 from benthic.kernels.linear import Fp8Weight, by_columns
+from benthic.kernels.moe_experts import PickedRows
 from benthic.kernels.moe_route import ExpertRows, GroupLimit, Routing, moe_route, route_rows
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.swiglu import swiglu, swiglu_rows
@@ -148,7 +149,7 @@ class MoE(nn.Module):
 
     def forward(
         self, x: LayerInput, context: AttentionContext, layer: int, trace: Trace | None = None
-    ) -> tuple[Tensor, Tensor | None]:
+    ) -> tuple[Tensor | PickedRows, Tensor | None]:
         """[R, D] -> the output [R, D]; or its routed half, fp32, and its shared one.
 
         Dummy rows see the shared experts only.

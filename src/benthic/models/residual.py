@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from benthic.kernels.moe_experts import PickedRows
 from benthic.kernels.precision import wide
 from benthic.kernels.rms_norm import rms_norm
 from benthic.models.numerics import LayerInput, Numerics
@@ -16,15 +17,20 @@ from benthic.models.numerics import LayerInput, Numerics
 class Unmerged(NamedTuple):
     """Streams [R, n, D], and a sub-layer's output that has not joined them yet.
 
-    output: [R, D], None where no sub-layer came before; addend: [R, D] or None, where the output comes in two halves.
+    output: [R, D] or its parts, None where no sub-layer came before; addend: [R, D] or None, where it has two halves.
     post, comb: how they join under mHC (see `hyper_post`); None in a plain residual.
     """
 
     streams: Tensor
-    output: Tensor | None
+    output: Tensor | PickedRows | None
     addend: Tensor | None
     post: Tensor | None
     comb: Tensor | None
+
+    def summed(self) -> Tensor:
+        """The output, or the first half of it."""
+        assert self.output is not None, "nothing was left"
+        return self.output.summed() if isinstance(self.output, PickedRows) else self.output
 
 
 class Entered(NamedTuple):
@@ -35,7 +41,7 @@ class Entered(NamedTuple):
     post: Tensor | None = None
     comb: Tensor | None = None
 
-    def left(self, output: Tensor, addend: Tensor | None = None) -> Unmerged:
+    def left(self, output: Tensor | PickedRows, addend: Tensor | None = None) -> Unmerged:
         """What the sub-layer leaves behind: its output [R, D], or its two halves."""
         return Unmerged(self.streams, output, addend, self.post, self.comb)
 
@@ -73,8 +79,9 @@ class PlainSite(nn.Module):
         """See `Site`."""
         if isinstance(before, Tensor):
             return before
-        assert before.output is not None, "nothing was left"
-        output = before.output if before.addend is None else wide(before.output) + wide(before.addend)
+        output = before.summed()
+        if before.addend is not None:
+            output = wide(output) + wide(before.addend)
         return before.streams + output.to(before.streams.dtype)[:, None]
 
 

@@ -36,8 +36,11 @@ struct Boundary {
   long long row_stride, stream_stride;
   int rows, size, iters, output_kind, has_addend, gain_is_half;
   float eps, norm_eps;
+  const int* slots;  // of an output in parts: which rows have any, and how many a row
+  int top_k;
 };
-enum { NO_OUTPUT, HALF_OUTPUT, WIDE_OUTPUT };
+enum { NO_OUTPUT, HALF_OUTPUT, WIDE_OUTPUT, PICKED_OUTPUT };
+constexpr int MOST_PICKS = 8;
 
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
@@ -93,14 +96,15 @@ __device__ __forceinline__ uint32_t max_of_four(uint32_t x) {
   return max(x, __shfl_xor_sync(~0u, x, 2));
 }
 
-// What a lane reads of two rows: 8 columns of each stream and of the output. WIDE: the output may be float32 and have an
-// addend; else it is bfloat16 and has none.
+// What a lane reads of two rows: 8 columns of each stream and of the output. The FORM of the output: bfloat16; float32 or
+// with an addend; or the outputs of the picks of a row, which are added up as they are read.
+enum Form { HALF, WIDE, PICKED };
 struct Raw {
   uint4 x[2][STREAMS], y[2][2], z[2];
 };
 
 // What a lane will read of two rows, on its way to the L2 cache without a register to wait in.
-template <bool WIDE> __device__ __forceinline__ void ask_for_rows(const Boundary& a, int first_row, int column) {
+template <int FORM> __device__ __forceinline__ void ask_for_rows(const Boundary& a, int first_row, int column) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const long long row = first_row + 8 * r, place = row * a.size + column;
@@ -109,14 +113,37 @@ template <bool WIDE> __device__ __forceinline__ void ask_for_rows(const Boundary
 #pragma unroll
     for (int j = 0; j < STREAMS; ++j) ask_for(x + j * a.stream_stride);
     if (a.output_kind == HALF_OUTPUT) ask_for((const __nv_bfloat16*)a.output + place);
-    if (WIDE && a.output_kind == WIDE_OUTPUT) ask_for((const float*)a.output + place);
-    if (WIDE && a.has_addend) ask_for((const __nv_bfloat16*)a.addend + place);
+    if (FORM == WIDE && a.output_kind == WIDE_OUTPUT) ask_for((const float*)a.output + place);
+    if (FORM == WIDE && a.has_addend) ask_for((const __nv_bfloat16*)a.addend + place);
   }
+}
+
+// bfloat16 of ((outputs of a row's picks, in order) + shared), float32 added from 0; all are asked for before any is added.
+__device__ __forceinline__ uint4 read_picked(const Boundary& a, long long row, int column) {
+  const __nv_bfloat16* from = (const __nv_bfloat16*)a.output + row * a.top_k * a.size + column;
+  const bool is_live = a.slots[row * a.top_k] >= 0;
+  uint4 part[MOST_PICKS + 1];
+#pragma unroll
+  for (int k = 0; k < MOST_PICKS; ++k)
+    if (k < a.top_k) part[k] = read_once(from + (long long)k * a.size);
+  part[MOST_PICKS] = read_once((const __nv_bfloat16*)a.addend + row * a.size + column);
+  float total[8] = {};
+#pragma unroll
+  for (int k = 0; k <= MOST_PICKS; ++k) {
+    if (k < MOST_PICKS && !(is_live && k < a.top_k)) continue;
+    const uint32_t pairs[4] = {part[k].x, part[k].y, part[k].z, part[k].w};
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      total[2 * q] = __fadd_rn(total[2 * q], low_half(pairs[q]));
+      total[2 * q + 1] = __fadd_rn(total[2 * q + 1], high_half(pairs[q]));
+    }
+  }
+  return {pack(total[0], total[1]), pack(total[2], total[3]), pack(total[4], total[5]), pack(total[6], total[7])};
 }
 
 // In place of rows beyond the last, whose results nobody stores, the last: registers that are cleared first would be waited
 // for one after the other.
-template <bool WIDE> __device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
+template <int FORM> __device__ __forceinline__ void read_rows(Raw& raw, const Boundary& a, int first_row, int column) {
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
     const long long row = min(first_row + 8 * r, a.rows - 1);
@@ -124,12 +151,13 @@ template <bool WIDE> __device__ __forceinline__ void read_rows(Raw& raw, const B
 #pragma unroll
     for (int j = 0; j < STREAMS; ++j) raw.x[r][j] = read_once(x + j * a.stream_stride);
     const long long place = row * a.size + column;
-    if (a.output_kind == HALF_OUTPUT) raw.y[r][0] = read_once((const __nv_bfloat16*)a.output + place);
-    if (WIDE && a.output_kind == WIDE_OUTPUT) {
+    if (FORM == PICKED) raw.y[r][0] = read_picked(a, row, column);
+    else if (a.output_kind == HALF_OUTPUT) raw.y[r][0] = read_once((const __nv_bfloat16*)a.output + place);
+    if (FORM == WIDE && a.output_kind == WIDE_OUTPUT) {
       raw.y[r][0] = read_once((const float*)a.output + place);
       raw.y[r][1] = read_once((const float*)a.output + place + 4);
     }
-    if (WIDE && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
+    if (FORM == WIDE && a.has_addend) raw.z[r] = read_once((const __nv_bfloat16*)a.addend + place);
   }
 }
 
@@ -159,8 +187,8 @@ __device__ __forceinline__ void widen(float (&wide)[8], const uint4& packed) {
 }
 
 // The output of one row, rounded as the streams are.
-template <bool WIDE> __device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, const Boundary& a) {
-  if (!WIDE || a.output_kind == HALF_OUTPUT) {
+template <int FORM> __device__ __forceinline__ void output_of(float (&y)[8], const Raw& raw, int r, const Boundary& a) {
+  if (FORM != WIDE || a.output_kind == HALF_OUTPUT) {
     widen(y, raw.y[r][0]);
   } else {
     const uint4 v[2] = {raw.y[r][0], raw.y[r][1]};
@@ -170,7 +198,7 @@ template <bool WIDE> __device__ __forceinline__ void output_of(float (&y)[8], co
       y[4 * h + 2] = __uint_as_float(v[h].z), y[4 * h + 3] = __uint_as_float(v[h].w);
     }
   }
-  if (WIDE && a.has_addend) {
+  if (FORM == WIDE && a.has_addend) {
     float z[8];
     widen(z, raw.z[r]);
 #pragma unroll
@@ -184,11 +212,11 @@ template <bool WIDE> __device__ __forceinline__ void output_of(float (&y)[8], co
 }
 
 // X'_j = post_j y + sum_i C_ij X_i of one row; `w` holds post, then C by rows.
-template <bool WIDE>
+template <int FORM>
 __device__ __forceinline__ void merge_row(uint32_t (&merged)[STREAMS][4], const Raw& raw, int r, const float* w,
                                           const Boundary& a) {
   float y[8], x[STREAMS][8];
-  output_of<WIDE>(y, raw, r, a);
+  output_of<FORM>(y, raw, r, a);
 #pragma unroll
   for (int i = 0; i < STREAMS; ++i) widen(x[i], raw.x[r][i]);
 #pragma unroll
@@ -275,7 +303,7 @@ template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS>
 constexpr int WEIGHT_BYTES = KEEPS_WEIGHTS ? 0 : 8 * ((OUTPUTS + 7) / 8) * WORKERS * 32 * 16;
 
 // GROUPS of WORKERS warps take 16 rows each, every group for itself: while one waits for the cluster the other computes.
-template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE, int GROUPS>
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, int FORM, int GROUPS>
 __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const Boundary a) {
   constexpr int TILES = (OUTPUTS + 7) / 8, THREADS = 32 * WORKERS;
   constexpr bool AHEAD = GROUPS == 1;  // the next rows are read into registers while these are worked on
@@ -314,7 +342,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
   const int first_block = group * clusters + cluster, step = GROUPS * clusters;
   Raw raw;
   float closing[2];
-  ask_for_rows<WIDE>(a, first_block * ROWS + g, column);
+  ask_for_rows<FORM>(a, first_block * ROWS + g, column);
 
   // Fragments of the weights: product (j, k) covers columns 4 k + {0, 1} and {2, 3} of each lane's eight, in stream j.
   uint4 fragment[KEEPS_WEIGHTS ? 8 * TILES : 1];
@@ -354,7 +382,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
   hopper::grid_dependency_wait();
   hopper::grid_dependency_launch();
   if (AHEAD) {
-    read_rows<WIDE>(raw, a, first_block * ROWS + g, column);
+    read_rows<FORM>(raw, a, first_block * ROWS + g, column);
     read_closing(closing, a, first_block, thread, THREADS);
   }
   if (GROUPS > 1) __syncthreads();  // each group has made a part of the weights' fragments
@@ -363,9 +391,9 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
   for (int block = first_block; block < blocks; block += step) {
     const int first_row = block * ROWS + g;
     if (!AHEAD) {
-      read_rows<WIDE>(raw, a, first_row, column);
+      read_rows<FORM>(raw, a, first_row, column);
       read_closing(closing, a, block, thread, THREADS);
-      if (block + step < blocks) ask_for_rows<WIDE>(a, first_row + step * ROWS, column), ask_for_closing(a, block + step, thread);
+      if (block + step < blocks) ask_for_rows<FORM>(a, first_row + step * ROWS, column), ask_for_closing(a, block + step, thread);
     }
     uint32_t x[2][STREAMS][4];
     if (a.output_kind != NO_OUTPUT) {
@@ -381,7 +409,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
     for (int r = 0; r < 2; ++r) {
       const long long row = first_row + 8 * r;
       if (a.output_kind != NO_OUTPUT) {
-        merge_row<WIDE>(x[r], raw, r, s.weights[g + 8 * r], a);
+        merge_row<FORM>(x[r], raw, r, s.weights[g + 8 * r], a);
         if (row < a.rows) {
 #pragma unroll
           for (int j = 0; j < STREAMS; ++j) {
@@ -406,7 +434,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
       }
     }
     if (AHEAD && block + step < blocks) {
-      read_rows<WIDE>(raw, a, first_row + step * ROWS, column);
+      read_rows<FORM>(raw, a, first_row + step * ROWS, column);
       read_closing(closing, a, block + step, thread, THREADS);
     }
 
@@ -608,13 +636,13 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
   }
 }
 
-template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, bool WIDE, int GROUPS>
+template <int OUTPUTS, int WORKERS, bool KEEPS_WEIGHTS, int FORM, int GROUPS>
 int launch(const Boundary& a, cudaStream_t stream) {
   constexpr int BYTES =
       WEIGHT_BYTES<OUTPUTS, WORKERS, KEEPS_WEIGHTS> + GROUPS * (int)sizeof(Shared<OUTPUTS, WORKERS>);
   static int most_of[MOST_RANKS + 1] = {};  // clusters that run at once
   const int ranks = a.size / (COLUMNS * WORKERS), blocks = (a.rows + ROWS - 1) / ROWS;
-  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS, WIDE, GROUPS>;
+  auto kernel = cross_boundary<OUTPUTS, WORKERS, KEEPS_WEIGHTS, FORM, GROUPS>;
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim = {(unsigned)ranks, 1, 1};
@@ -647,29 +675,34 @@ int launch(const Boundary& a, cudaStream_t stream) {
 template <int OUTPUTS, int WORKERS> int on_width(const Boundary& a, cudaStream_t stream) {
   const bool is_wide = a.has_addend || a.output_kind == WIDE_OUTPUT;
   if constexpr (WORKERS == 8 && OUTPUTS == 24) {
-    if (a.rows > FEW_ROWS)
-      return is_wide ? launch<OUTPUTS, WORKERS, false, true, 2>(a, stream)
-                     : launch<OUTPUTS, WORKERS, false, false, 2>(a, stream);
+    if (a.output_kind == PICKED_OUTPUT) return launch<OUTPUTS, WORKERS, false, PICKED, 1>(a, stream);
   }
-  if (is_wide) return launch<OUTPUTS, WORKERS, false, true, 1>(a, stream);
-  return launch<OUTPUTS, WORKERS, WORKERS == 8, false, 1>(a, stream);
+  if (a.output_kind == PICKED_OUTPUT) return cudaErrorInvalidValue;
+  if constexpr (WORKERS == 8 && OUTPUTS == 24) {
+    if (a.rows > FEW_ROWS)
+      return is_wide ? launch<OUTPUTS, WORKERS, false, WIDE, 2>(a, stream)
+                     : launch<OUTPUTS, WORKERS, false, HALF, 2>(a, stream);
+  }
+  if (is_wide) return launch<OUTPUTS, WORKERS, false, WIDE, 1>(a, stream);
+  return launch<OUTPUTS, WORKERS, WORKERS == 8, HALF, 1>(a, stream);
 }
 
 }  // namespace boundary
 
 // outputs 24: a boundary; 4: the exit (new_post and new_comb are not written). output_kind: 0 none, 1 bfloat16,
-// 2 float32; addend bfloat16 or null; codes and scales may be null. Returns cudaErrorInvalidValue for other widths.
+// 2 float32, 3 bfloat16 of `top_k` picks a row, to be added up with the addend; addend bfloat16 or null; codes and scales may be null. Returns cudaErrorInvalidValue for other widths.
 extern "C" int cross(const void* output, const void* addend, const void* streams, const void* post, const void* comb,
                      const void* fn, const void* scale, const void* base, const void* gain, void* merged, void* normed,
                      void* codes, void* scales, void* new_post, void* new_comb, long long row_stride,
                      long long stream_stride, int rows, int size, int outputs, int iters, int output_kind,
-                     int gain_is_half, float eps, float norm_eps, void* stream) {
+                     int gain_is_half, float eps, float norm_eps, const void* slots, int top_k, void* stream) {
   using namespace boundary;
   Boundary a = {output, addend, (const __nv_bfloat16*)streams, (const float*)post, (const float*)comb,
                 (const float*)fn, (const float*)scale, (const float*)base, gain, (__nv_bfloat16*)merged,
                 (__nv_bfloat16*)normed, (uint8_t*)codes, (float*)scales, (float*)new_post, (float*)new_comb,
                 row_stride, stream_stride, rows, size, iters, output_kind, addend != nullptr, gain_is_half, eps,
-                norm_eps};
+                norm_eps, (const int*)slots, top_k};
+  if (output_kind == PICKED_OUTPUT && (addend == nullptr || top_k > MOST_PICKS)) return cudaErrorInvalidValue;
   const cudaStream_t on = (cudaStream_t)stream;
   if (size % 256 == 0 && size <= 256 * MOST_RANKS) return outputs == 24 ? on_width<24, 8>(a, on) : on_width<4, 8>(a, on);
   if (size % 896 == 0 && size <= 448 * MOST_RANKS) return outputs == 24 ? on_width<24, 14>(a, on) : on_width<4, 14>(a, on);

@@ -11,6 +11,7 @@ from torch import Tensor
 from benthic.kernels.cuda_library import CudaLibrary
 
 _OUTPUT_KINDS = {None: 0, torch.bfloat16: 1, torch.float32: 2}
+_PICKED = 3
 _ADDENDS = (None, torch.bfloat16)
 
 
@@ -30,6 +31,11 @@ def fits_cuda(output: Tensor | None, addend: Tensor | None, streams: Tensor, gai
     )
 
 
+def adds_picks(streams: Tensor) -> bool:
+    """Whether boundary.cu adds up PickedRows beside streams that it takes."""
+    return streams.shape[2] % 256 == 0 and streams.shape[2] <= 4096
+
+
 def hyper_boundary_cuda(
     output: Tensor | None,
     addend: Tensor | None,
@@ -44,12 +50,14 @@ def hyper_boundary_cuda(
     iters: int,
     norm_eps: float,
     quantizes: bool,
+    slots: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """See `hyper_boundary_triton`."""
+    """See `hyper_boundary_triton`. With `slots`, the output and the addend are those of PickedRows."""
     rows, n, _ = streams.shape
     new_post, new_comb = fn.new_empty(rows, n), fn.new_empty(rows, n, n)
     weights = (fn, scale, base, gain)
-    made = _cross((output, addend, streams, post, comb), weights, (new_post, new_comb), eps, norm_eps, iters, quantizes)
+    closing, mixing = (output, addend, streams, post, comb), (new_post, new_comb)
+    made = _cross(closing, weights, mixing, eps, norm_eps, iters, quantizes, slots)
     return (*made[:2], new_post, new_comb, *made[2:])
 
 
@@ -79,6 +87,7 @@ def _cross(
     norm_eps: float,
     iters: int,
     quantizes: bool,
+    slots: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Streams, input and, if it `quantizes`, codes and scales; fills `mixing`."""
     output, streams = closing[0], closing[2]
@@ -101,10 +110,12 @@ def _cross(
         size,
         fn.shape[0],
         iters,
-        _OUTPUT_KINDS[None if output is None else output.dtype],
+        _OUTPUT_KINDS[None if output is None else output.dtype] if slots is None else _PICKED,
         int(gain.dtype is torch.bfloat16),
         eps,
         norm_eps,
+        None if slots is None else slots.data_ptr(),
+        0 if slots is None else slots.shape[1],
         torch.cuda.current_stream(streams.device).cuda_stream,
     )
     return (merged, normed, *rounded)
@@ -113,5 +124,5 @@ def _cross(
 @cache
 def _function() -> Any:
     pointer, number = ctypes.c_void_p, ctypes.c_int
-    types = [pointer] * 15 + [ctypes.c_longlong] * 2 + [number] * 6 + [ctypes.c_float] * 2 + [pointer]
+    types = [pointer] * 15 + [ctypes.c_longlong] * 2 + [number] * 6 + [ctypes.c_float] * 2 + [pointer, number, pointer]
     return CudaLibrary(Path(__file__).with_name("boundary.cu")).function("cross", types)

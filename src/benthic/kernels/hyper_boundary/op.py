@@ -9,8 +9,9 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
 from benthic.kernels.choice import Impl, uses_cuda_kernel, uses_triton_kernel
-from benthic.kernels.hyper_boundary.cuda import fits_cuda, hyper_boundary_cuda, hyper_exit_cuda
+from benthic.kernels.hyper_boundary.cuda import adds_picks, fits_cuda, hyper_boundary_cuda, hyper_exit_cuda
 from benthic.kernels.hyper_boundary.reference import Boundary, Exit, hyper_boundary_ref, hyper_exit_ref
+from benthic.kernels.moe_experts import PickedRows
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.reference_gradient import with_reference_gradient
 
@@ -24,7 +25,7 @@ WIDEST_CUDA = 4096
 
 
 def hyper_boundary(
-    output: Tensor | None,
+    output: Tensor | PickedRows | None,
     streams: Tensor,
     post: Tensor | None,
     comb: Tensor | None,
@@ -43,7 +44,8 @@ def hyper_boundary(
     """hyper_post of the closing sub-layer, hyper_pre and the RMS norm of the next one, and the rounding of its input.
 
     Args:
-        output: [R, D], the closing sub-layer's result, any float dtype; None where none closes (the first boundary).
+        output: [R, D], the closing sub-layer's result, any float dtype, or in parts that are added up first; None
+            where none closes (the first boundary).
         streams: [R, n, D], those that the closing sub-layer's boundary made. Without an output they may be a view of
             one row expanded n times.
         post, comb: float32 [R, n] and [R, n, n] of the closing sub-layer's boundary; None with `output`.
@@ -65,15 +67,27 @@ def hyper_boundary(
     C++ or, for other widths than multiples of 256 up to 4096 and without nvcc, two of Triton.
     """
     outputs = streams.shape[1] * (streams.shape[1] + 2)
+    if isinstance(output, PickedRows):
+        kernel = _kernel(impl, output.outputs, output.shared, streams, gain, linear_scale)
+        if kernel is not None and kernel.boundary is hyper_boundary_cuda and adds_picks(streams):
+            _check(output.shared, streams, post, comb, fn, scale, base, gain, outputs, 3)
+            parts, rounds = (output.outputs, output.shared, streams, post, comb), linear_scale is not None
+            weights = (fn, scale, base, gain)
+            return _boundary(hyper_boundary_cuda(*parts, *weights, eps, iters, norm_eps, rounds, output.slots))
+        output = output.summed()
     _check(output, streams, post, comb, fn, scale, base, gain, outputs, 3)
     inputs = (output, addend, streams, post, comb, fn, scale, base, gain)
     kernel = _kernel(impl, output, addend, streams, gain, linear_scale)
     if kernel is None:
         return hyper_boundary_ref(*inputs, eps, iters, norm_eps, linear_scale, _beside(impl))
     constants = (eps, iters, norm_eps, linear_scale is not None)
-    made = with_reference_gradient(kernel.boundary, _boundary_parts, inputs, *constants)
-    quantized = None if linear_scale is None else QuantizedRows(made[4], made[5])
-    return Boundary(made[0], made[1], made[2], made[3], quantized)
+    return _boundary(with_reference_gradient(kernel.boundary, _boundary_parts, inputs, *constants))
+
+
+def _boundary(made: tuple[Tensor, ...]) -> Boundary:
+    """A kernel's tensors as a record."""
+    rounded = QuantizedRows(made[4], made[5]) if len(made) > 4 else None
+    return Boundary(made[0], made[1], made[2], made[3], rounded)
 
 
 def hyper_exit(

@@ -28,6 +28,18 @@ def routed_experts_cuda(
     group_rows: int | None = None,
 ) -> Tensor:
     """See `routed_experts`; both weights streamed. `group_rows` is for tests of its indifference."""
+    return add_picks(picked_outputs(x, routing, w13, w2, limit, group_rows), routing.slots, shared, out_dtype)
+
+
+def picked_outputs(
+    x: QuantizedRows,
+    routing: ExpertRows,
+    w13: Fp4Experts,
+    w2: Fp4Experts,
+    limit: float,
+    group_rows: int | None = None,
+) -> Tensor:
+    """bfloat16 [R * K, D]: the output of every pick, before they are added up."""
     rows, top_k = routing.experts.shape
     experts, size, width = w2.shape
     group_rows = group_rows_of(rows, top_k, experts) if group_rows is None else group_rows
@@ -36,7 +48,7 @@ def routed_experts_cuda(
     multiply_w13(blocked, routing, w13, limit, inner, group_rows)
     outputs = x.data.new_empty((rows * top_k, size), dtype=torch.bfloat16)
     multiply_w2(inner, routing, w2, outputs, group_rows)
-    return add_picks(outputs, routing, shared, out_dtype)
+    return outputs
 
 
 def group_rows_of(rows: int, top_k: int, experts: int) -> int:
@@ -94,15 +106,15 @@ def multiply_w2(inner: Tensor, routing: ExpertRows, w2: Fp4Experts, outputs: Ten
     )  # fmt: skip
 
 
-def add_picks(outputs: Tensor, routing: ExpertRows, shared: Tensor | None, out_dtype: torch.dtype) -> Tensor:
-    """The sum over each row's picks, in order, and `shared`."""
-    rows, top_k = routing.experts.shape
+def add_picks(outputs: Tensor, slots: Tensor, shared: Tensor | None, out_dtype: torch.dtype) -> Tensor:
+    """The sum over each row's picks, in order, and `shared`; `slots` as in ExpertRows."""
+    rows, top_k = slots.shape
     result = outputs.new_empty((rows, outputs.shape[1]), dtype=out_dtype)
     if shared is not None:
         shared = shared.contiguous() if shared.dtype == torch.bfloat16 else shared.float().contiguous()
     launch = ROWS.function("experts_sum", [_P, _P, _P, _I, _P] + [_I] * 4 + [_P])
     launch(
-        outputs.data_ptr(), routing.slots.data_ptr(), None if shared is None else shared.data_ptr(),
+        outputs.data_ptr(), slots.data_ptr(), None if shared is None else shared.data_ptr(),
         shared is not None and shared.dtype == torch.bfloat16, result.data_ptr(), out_dtype == torch.bfloat16,
         rows, top_k, outputs.shape[1], _stream(outputs),
     )  # fmt: skip

@@ -10,12 +10,15 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.kernels.choice import Impl, require_reference, uses_cuda_kernel, uses_triton_kernel
 from benthic.kernels.inputs import require_dtype, require_floats
+from benthic.kernels.moe_experts.picked import MOST_PICKS, PickedRows
 from benthic.kernels.moe_experts.reference import Experts, routed_experts_ref
 from benthic.kernels.moe_experts.weights import RUN, Fp4Experts
 from benthic.kernels.moe_route import ExpertRows
 from benthic.kernels.quantize import QuantizedRows
 
 OUT_DTYPES = (torch.float32, torch.bfloat16)
+FEW_ROWS = 128
+"""Up to so many rows, whoever reads picked outputs next may add them up; more would make it wait for them too often."""
 
 
 def routed_experts(
@@ -65,6 +68,19 @@ def routed_experts(
     return routed_experts_ref(x, routing, w13, w2, limit, shared, out_dtype)
 
 
+def picked_experts(
+    x: QuantizedRows, routing: ExpertRows, w13: Experts, w2: Experts, limit: float | None, shared: Tensor
+) -> PickedRows | Tensor:
+    """`routed_experts` in the dtype of `shared`, for a reader that takes PickedRows too: of few rows, in CUDA C++."""
+    rows, top_k = routing.experts.shape
+    leaves = 0 < rows <= FEW_ROWS and top_k <= MOST_PICKS and shared.dtype is torch.bfloat16
+    if not leaves or not _takes_cuda("auto", x, w13, w2):
+        return routed_experts(x, routing, w13, w2, limit, shared, out_dtype=shared.dtype)
+    _check(x, routing, w13, w2, shared, shared.dtype)
+    outputs = _picked()(x, routing, w13, w2, math.inf if limit is None else limit)
+    return PickedRows(outputs, routing.slots, shared.contiguous())
+
+
 def _takes_cuda(impl: Impl, x: QuantizedRows, w13: Experts, w2: Experts) -> bool:
     streamed = all(isinstance(one, Fp4Experts) and one.form != "plain" for one in (w13, w2))
     if impl == "cuda" and not streamed:
@@ -77,6 +93,13 @@ def _cuda() -> Callable[..., Tensor]:
     from benthic.kernels.moe_experts.cuda import routed_experts_cuda
 
     return routed_experts_cuda
+
+
+@cache
+def _picked() -> Callable[..., Tensor]:
+    from benthic.kernels.moe_experts.cuda import picked_outputs
+
+    return picked_outputs
 
 
 @cache
