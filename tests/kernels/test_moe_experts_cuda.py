@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from benthic.kernels.hyper_boundary import hyper_boundary
+from benthic.kernels.hyper_boundary.cases import boundary_inputs
 from benthic.kernels.moe_experts import Experts, Fp4Experts, Fp8Experts, cases, pack_fp4_experts, routed_experts
 from benthic.kernels.moe_experts.cuda import (
     add_picks,
@@ -10,6 +12,7 @@ from benthic.kernels.moe_experts.cuda import (
     gather,
     multiply_w2,
     multiply_w13,
+    picked_outputs,
     routed_experts_cuda,
 )
 from benthic.kernels.moe_experts.reference import product
@@ -182,3 +185,18 @@ def triton_experts(form: str) -> tuple[Experts, Experts]:
     w2 = torch.randn(EXPERTS, 256, 96, device="cuda").to(torch.float8_e4m3fn)
     scales = torch.rand(EXPERTS, 2, 2, device="cuda") / 16
     return Fp8Experts(w13, scales), Fp8Experts(w2, scales[:, :, :1].contiguous())
+
+
+def test_a_row_alone_is_multiplied_from_where_the_boundary_left_it() -> None:
+    w13, w2 = experts()
+    given = boundary_inputs(1, torch.bfloat16, size=SIZE)
+    here = {name: value.cuda() if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+    with torch.no_grad():
+        boundary = hyper_boundary(**here, linear_scale="ue8m0", impl="cuda")
+    assert boundary.quantized is not None
+    assert boundary.alone is not None
+    for live in (1, 0):
+        routing = cases.routing(1, EXPERTS, TOP_K, "cuda", live=live)
+        gathered = picked_outputs(boundary.quantized, routing, w13, w2, 10.0)
+        left = picked_outputs(boundary.quantized, routing, w13, w2, 10.0, alone=boundary.alone)
+        assert not live or torch.equal(left, gathered)

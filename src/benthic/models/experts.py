@@ -55,13 +55,15 @@ class NativeExperts(nn.Module):
         self.num_experts = config.n_routed_experts
         self.stacks: dict[Stack, Fp4Experts | Fp8Experts] = {}
 
-    def forward(self, x: QuantizedRows, routing: ExpertRows, shared: Tensor) -> Tensor | PickedRows:
+    def forward(
+        self, x: QuantizedRows, routing: ExpertRows, shared: Tensor, alone: Tensor | None = None
+    ) -> Tensor | PickedRows:
         """Rows [R, D], where they go, and the shared experts' output [R, D] -> the sum of both, in its dtype.
 
-        Of few rows on a GPU it is left to whoever reads it.
+        Of few rows on a GPU it is left to whoever reads it. `alone`: see LayerInput.
         """
         w13, w2 = self.stacks["w13"], self.stacks["w2"]
-        return picked_experts(x, routing, w13, w2, self.limit, shared)
+        return picked_experts(x, routing, w13, w2, self.limit, shared, alone)
 
     def hold(self, stack: Stack, codes: Tensor, scale: Tensor) -> None:
         """Takes a stack's released codes and scales: FP4 as for `pack_fp4_experts`, FP8 as for `Fp8Experts`."""

@@ -41,7 +41,8 @@ class HyperSite(nn.Module):
             linear_scale=self.numerics.native_scale,
         )
         rounded = self.numerics.linear_input(boundary.input) if boundary.quantized is None else boundary.quantized
-        return Entered(LayerInput(boundary.input, rounded), boundary.streams, boundary.post, boundary.comb)
+        layer_input = LayerInput(boundary.input, rounded, boundary.alone)
+        return Entered(layer_input, boundary.streams, boundary.post, boundary.comb)
 
     def merge(self, before: Tensor | Unmerged) -> Tensor:
         """See `Site`."""

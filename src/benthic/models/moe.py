@@ -164,7 +164,7 @@ class MoE(nn.Module):
             routing = self.gate.expert_rows(logits, rows, None if trace is None else trace.replay.get(layer))
             if trace is not None:
                 _note_routes(trace, layer, logits, routing, rows.num_rows)
-            return self.experts(x.rounded, routing, shared()), None
+            return self.experts(x.rounded, routing, shared(), x.alone), None
         assert isinstance(x.rounded, Tensor), "wide experts take wide rows"
         return self._routed(logits, x.rounded, rows, layer, trace), shared()
 

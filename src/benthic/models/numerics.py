@@ -55,11 +55,12 @@ def family_rounding(config: ModelConfig) -> Rounding:
 class LayerInput(NamedTuple):
     """What a sub-layer reads, [R, D]: `values` for products in bf16 and fp32, `rounded` for those in FP8 and FP4.
 
-    Rounded once, for all products of the input; under `plain` both are one tensor.
+    Rounded once, for all products of the input; under `plain` both are one tensor. `alone`: see Boundary.
     """
 
     values: Tensor
     rounded: Tensor | QuantizedRows
+    alone: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

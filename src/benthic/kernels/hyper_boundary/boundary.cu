@@ -38,6 +38,7 @@ struct Boundary {
   float eps, norm_eps;
   const int* slots;  // of an output in parts: which rows have any, and how many a row
   int top_k;
+  uint8_t* alone;  // one row's codes and scales as experts.cu reads them, or null
 };
 enum { NO_OUTPUT, HALF_OUTPUT, WIDE_OUTPUT, PICKED_OUTPUT };
 constexpr int MOST_PICKS = 8;
@@ -628,6 +629,12 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
         if (row < a.rows) {
           const uint2 line = {code[0], code[1]};
           *(uint2*)(a.codes + row * a.size + column) = line;
+          if (a.alone != nullptr) {  // runs of 128 by twos, each with room for eight rows, and their scales behind them
+            const int run = column / 128;
+            uint8_t* two = a.alone + run / 2 * (8 * 264);
+            *(uint2*)(two + run % 2 * 1024 + column % 128) = line;
+            if (t == 0 && (warp + shift) % 4 == 0) *(float*)(two + 2048 + run % 2 * 32) = scale;
+          }
           if (t == 0 && (warp + shift) % 4 == 0) a.scales[row * (a.size / 128) + column / 128] = scale;
         }
       }
@@ -690,19 +697,21 @@ template <int OUTPUTS, int WORKERS> int on_width(const Boundary& a, cudaStream_t
 }  // namespace boundary
 
 // outputs 24: a boundary; 4: the exit (new_post and new_comb are not written). output_kind: 0 none, 1 bfloat16,
-// 2 float32, 3 bfloat16 of `top_k` picks a row, to be added up with the addend; addend bfloat16 or null; codes and scales may be null. Returns cudaErrorInvalidValue for other widths.
+// 2 float32, 3 bfloat16 of `top_k` picks a row, to be added up with the addend; `alone`: of one row, its codes
+// in the blocked form of experts.cu too; addend bfloat16 or null; codes and scales may be null. Returns cudaErrorInvalidValue for other widths.
 extern "C" int cross(const void* output, const void* addend, const void* streams, const void* post, const void* comb,
                      const void* fn, const void* scale, const void* base, const void* gain, void* merged, void* normed,
                      void* codes, void* scales, void* new_post, void* new_comb, long long row_stride,
                      long long stream_stride, int rows, int size, int outputs, int iters, int output_kind,
-                     int gain_is_half, float eps, float norm_eps, const void* slots, int top_k, void* stream) {
+                     int gain_is_half, float eps, float norm_eps, const void* slots, int top_k, void* alone, void* stream) {
   using namespace boundary;
   Boundary a = {output, addend, (const __nv_bfloat16*)streams, (const float*)post, (const float*)comb,
                 (const float*)fn, (const float*)scale, (const float*)base, gain, (__nv_bfloat16*)merged,
                 (__nv_bfloat16*)normed, (uint8_t*)codes, (float*)scales, (float*)new_post, (float*)new_comb,
                 row_stride, stream_stride, rows, size, iters, output_kind, addend != nullptr, gain_is_half, eps,
-                norm_eps, (const int*)slots, top_k};
+                norm_eps, (const int*)slots, top_k, (uint8_t*)alone};
   if (output_kind == PICKED_OUTPUT && (addend == nullptr || top_k > MOST_PICKS)) return cudaErrorInvalidValue;
+  if (alone != nullptr && (rows != 1 || codes == nullptr || size % 256 != 0)) return cudaErrorInvalidValue;
   const cudaStream_t on = (cudaStream_t)stream;
   if (size % 256 == 0 && size <= 256 * MOST_RANKS) return outputs == 24 ? on_width<24, 8>(a, on) : on_width<4, 8>(a, on);
   if (size % 896 == 0 && size <= 448 * MOST_RANKS) return outputs == 24 ? on_width<24, 14>(a, on) : on_width<4, 14>(a, on);

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from benthic.kernels.cuda_library import CudaLibrary
+from benthic.kernels.moe_experts.cuda import alone_bytes
 
 _OUTPUT_KINDS = {None: 0, torch.bfloat16: 1, torch.float32: 2}
 _PICKED = 3
@@ -51,13 +52,17 @@ def hyper_boundary_cuda(
     norm_eps: float,
     quantizes: bool,
     slots: Tensor | None = None,
+    is_alone: bool = False,
 ) -> tuple[Tensor, ...]:
-    """See `hyper_boundary_triton`. With `slots`, the output and the addend are those of PickedRows."""
+    """See `hyper_boundary_triton`. With `slots`, the output and the addend are those of PickedRows.
+
+    `is_alone`: of one row also its blocked form for routed experts, last.
+    """
     rows, n, _ = streams.shape
     new_post, new_comb = fn.new_empty(rows, n), fn.new_empty(rows, n, n)
     weights = (fn, scale, base, gain)
     closing, mixing = (output, addend, streams, post, comb), (new_post, new_comb)
-    made = _cross(closing, weights, mixing, eps, norm_eps, iters, quantizes, slots)
+    made = _cross(closing, weights, mixing, eps, norm_eps, iters, quantizes, slots, is_alone)
     return (*made[:2], new_post, new_comb, *made[2:])
 
 
@@ -88,6 +93,7 @@ def _cross(
     iters: int,
     quantizes: bool,
     slots: Tensor | None = None,
+    is_alone: bool = False,
 ) -> tuple[Tensor, ...]:
     """Streams, input and, if it `quantizes`, codes and scales; fills `mixing`."""
     output, streams = closing[0], closing[2]
@@ -101,6 +107,7 @@ def _cross(
     if quantizes:
         codes = torch.empty(rows, size, dtype=torch.float8_e4m3fn, device=streams.device)
         rounded = (codes, torch.empty(rows, size // 128, dtype=torch.float32, device=streams.device))
+    alone = normed.new_empty(alone_bytes(size), dtype=torch.uint8) if is_alone else None
     tensors = (*dense, fn, scale, base, gain, merged, normed, *(rounded or (None, None)), *mixing)
     _function()(
         *(None if x is None else x.data_ptr() for x in tensors),
@@ -116,13 +123,15 @@ def _cross(
         norm_eps,
         None if slots is None else slots.data_ptr(),
         0 if slots is None else slots.shape[1],
+        None if alone is None else alone.data_ptr(),
         torch.cuda.current_stream(streams.device).cuda_stream,
     )
-    return (merged, normed, *rounded)
+    return (merged, normed, *rounded) if alone is None else (merged, normed, *rounded, alone)
 
 
 @cache
 def _function() -> Any:
     pointer, number = ctypes.c_void_p, ctypes.c_int
-    types = [pointer] * 15 + [ctypes.c_longlong] * 2 + [number] * 6 + [ctypes.c_float] * 2 + [pointer, number, pointer]
+    types = [pointer] * 15 + [ctypes.c_longlong] * 2 + [number] * 6 + [ctypes.c_float] * 2
+    types += [pointer, number, pointer, pointer]
     return CudaLibrary(Path(__file__).with_name("boundary.cu")).function("cross", types)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from benthic.errors import KernelInputError
@@ -67,27 +68,32 @@ def hyper_boundary(
     C++ or, for other widths than multiples of 256 up to 4096 and without nvcc, two of Triton.
     """
     outputs = streams.shape[1] * (streams.shape[1] + 2)
+    rounds = linear_scale is not None
+    # One row leaves its codes for routed experts as they read them: a row that stands alone is gathered by nobody.
+    is_alone = len(streams) == 1 and rounds and adds_picks(streams) and not torch.is_grad_enabled()
     if isinstance(output, PickedRows):
         kernel = _kernel(impl, output.outputs, output.shared, streams, gain, linear_scale)
         if kernel is not None and kernel.boundary is hyper_boundary_cuda and adds_picks(streams):
             _check(output.shared, streams, post, comb, fn, scale, base, gain, outputs, 3)
-            parts, rounds = (output.outputs, output.shared, streams, post, comb), linear_scale is not None
-            weights = (fn, scale, base, gain)
-            return _boundary(hyper_boundary_cuda(*parts, *weights, eps, iters, norm_eps, rounds, output.slots))
+            parts, weights = (output.outputs, output.shared, streams, post, comb), (fn, scale, base, gain)
+            made = hyper_boundary_cuda(*parts, *weights, eps, iters, norm_eps, rounds, output.slots, is_alone)
+            return _boundary(made)
         output = output.summed()
     _check(output, streams, post, comb, fn, scale, base, gain, outputs, 3)
     inputs = (output, addend, streams, post, comb, fn, scale, base, gain)
     kernel = _kernel(impl, output, addend, streams, gain, linear_scale)
     if kernel is None:
         return hyper_boundary_ref(*inputs, eps, iters, norm_eps, linear_scale, _beside(impl))
-    constants = (eps, iters, norm_eps, linear_scale is not None)
+    if is_alone and kernel.boundary is hyper_boundary_cuda:
+        return _boundary(hyper_boundary_cuda(*inputs, eps, iters, norm_eps, rounds, None, is_alone))
+    constants = (eps, iters, norm_eps, rounds)
     return _boundary(with_reference_gradient(kernel.boundary, _boundary_parts, inputs, *constants))
 
 
 def _boundary(made: tuple[Tensor, ...]) -> Boundary:
     """A kernel's tensors as a record."""
     rounded = QuantizedRows(made[4], made[5]) if len(made) > 4 else None
-    return Boundary(made[0], made[1], made[2], made[3], rounded)
+    return Boundary(made[0], made[1], made[2], made[3], rounded, made[6] if len(made) > 6 else None)
 
 
 def hyper_exit(

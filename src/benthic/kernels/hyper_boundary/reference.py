@@ -19,6 +19,8 @@ class Boundary(NamedTuple):
     input: [R, D], the next sub-layer's input, normed.
     post, comb: float32 [R, n] and [R, n, n], with which the next sub-layer's output comes back.
     quantized: `input` in FP8, groups of 128, if it was asked for.
+    alone: the same of a row alone in the blocked form that routed experts read (see `picked_experts`), where the kernel
+        that ran writes it.
     """
 
     streams: Tensor
@@ -26,6 +28,7 @@ class Boundary(NamedTuple):
     post: Tensor
     comb: Tensor
     quantized: QuantizedRows | None = None
+    alone: Tensor | None = None
 
 
 class Exit(NamedTuple):

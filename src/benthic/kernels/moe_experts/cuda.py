@@ -38,14 +38,15 @@ def picked_outputs(
     w2: Fp4Experts,
     limit: float,
     group_rows: int | None = None,
+    alone: Tensor | None = None,
 ) -> Tensor:
-    """bfloat16 [R * K, D]: the output of every pick, before they are added up."""
+    """bfloat16 [R * K, D]: the output of every pick, before they are added up. `alone`: see `alone_bytes`."""
     rows, top_k = routing.experts.shape
     experts, size, width = w2.shape
     group_rows = group_rows_of(rows, top_k, experts) if group_rows is None else group_rows
-    blocked = gather(x, routing, group_rows)
+    blocked = gather(x, routing, group_rows) if alone is None else alone
     inner = blocked_rows(rows * top_k, experts, width, x.data.device)
-    multiply_w13(blocked, routing, w13, limit, inner, group_rows)
+    multiply_w13(blocked, routing, w13, limit, inner, group_rows, is_alone=alone is not None)
     outputs = x.data.new_empty((rows * top_k, size), dtype=torch.bfloat16)
     multiply_w2(inner, routing, w2, outputs, group_rows)
     return outputs
@@ -62,6 +63,11 @@ def group_rows_of(rows: int, top_k: int, experts: int) -> int:
 def blocked_rows(picks: int, experts: int, size: int, device: torch.device) -> Tensor:
     """Room for `picks` rows of `size` values in blocked form, wherever they go; an expert starts at a multiple of 8."""
     return torch.empty((padded_rows(picks, experts), size + size // 32), dtype=torch.uint8, device=device)
+
+
+def alone_bytes(size: int) -> int:
+    """Of one row of `size` values in blocked form, wherever it goes: room for eight, of which the first is written."""
+    return 8 * (size + size // 32)
 
 
 def padded_rows(picks: int, experts: int) -> int:
@@ -83,15 +89,21 @@ def gather(x: QuantizedRows, routing: ExpertRows, group_rows: int) -> Tensor:
 
 
 def multiply_w13(
-    blocked: Tensor, routing: ExpertRows, w13: Fp4Experts, limit: float, inner: Tensor, group_rows: int
+    blocked: Tensor,
+    routing: ExpertRows,
+    w13: Fp4Experts,
+    limit: float,
+    inner: Tensor,
+    group_rows: int,
+    is_alone: bool = False,
 ) -> None:
     """The first product with all that follows it up to FP8 rows, into `inner`."""
     experts, outputs, inputs = w13.shape
-    launch = PRODUCTS.function("experts_w13", [_P] * 7 + [_I] * 3 + [c_float] + [_I] * 3 + [_P])
+    launch = PRODUCTS.function("experts_w13", [_P] * 7 + [_I] * 3 + [c_float] + [_I] * 4 + [_P])
     launch(
         w13.codes.data_ptr(), w13.scale.data_ptr(), blocked.data_ptr(), routing.offsets.data_ptr(),
         routing.order.data_ptr(), routing.weights.data_ptr(), inner.data_ptr(), experts, outputs, inputs, limit,
-        group_rows, w13.form == "block", num_processors(blocked.device), _stream(blocked),
+        is_alone, group_rows, w13.form == "block", num_processors(blocked.device), _stream(blocked),
     )  # fmt: skip
 
 

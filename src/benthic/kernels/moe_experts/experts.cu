@@ -38,6 +38,7 @@ struct Parameters {
   void* result;           // first product: blocked rows; second: bfloat16 [picks][outputs]
   int experts, outputs, inputs, is_spread;
   float limit;
+  int is_alone;           // one row: every expert's rows are the same, at the start of `rows`
 };
 
 // An expert that has rows. `offset`: its place in `order`; `group`: groups of rows of all entries before. The entry behind
@@ -158,7 +159,8 @@ template <class S> struct Cursor {
     locate<S>(list, index, blocks, tile);
     const Entry& entry = list[tile.entry];
     pieces = p.pieces + ((size_t)entry.expert * blocks + tile.block) * (p.inputs / kStage) * kPieceBytes;
-    rows = p.rows + row_start(first_row(entry.offset, entry.expert) + tile.group * S::kGroupRows, p.inputs);
+    const int first = p.is_alone ? 0 : first_row(entry.offset, entry.expert) + tile.group * S::kGroupRows;
+    rows = p.rows + row_start(first, p.inputs);
     num_bytes = padded(tile.num_rows) * kRowBytes;
     is_shared = list[tile.entry + 1].group - entry.group > 1;
     stage = 0;
@@ -454,6 +456,8 @@ __global__ void __launch_bounds__(S::kThreads, 1) multiply_experts(const __grid_
     fence_barrier_init();
   }
   if (SWIGLU && threadIdx.x < S::kGroupRows) ((int*)(shared + S::kMaximaAt))[threadIdx.x] = 0;
+  // No kernel ahead has waited for the routing yet where none gathers rows.
+  if (p.is_alone) grid_dependency_wait();
   grid_dependency_launch();
   const int blocks = p.outputs / kTile;
   const int groups = list_experts<S>(p, list, (int*)(shared + S::kCountsAt));
@@ -513,12 +517,13 @@ template <bool SWIGLU> int choose(Parameters p, int group_rows, bool run_exponen
 
 using namespace moe_experts;
 
-// gate_up = rows W13^T, clamp, SwiGLU, weight, FP8: blocked rows [*, D] -> blocked rows [*, F]; outputs = 2 F.
+// gate_up = rows W13^T, clamp, SwiGLU, weight, FP8: blocked rows [*, D] -> blocked rows [*, F]; outputs = 2 F. `is_alone`:
+// `rows` is one row's blocked form for whichever experts take it; the other seven rows beside it may hold anything.
 extern "C" int experts_w13(const void* pieces, const void* base, const void* rows, const void* offsets, const void* order,
                            const void* weights, void* inner, int experts, int outputs, int inputs, float limit,
-                           int group_rows, int run_exponents, int blocks, void* stream) {
+                           int is_alone, int group_rows, int run_exponents, int blocks, void* stream) {
   const Parameters p{(const uint8_t*)pieces, (const float*)base, (const uint8_t*)rows, (const int*)offsets,
-                     (const int*)order, (const float*)weights, inner, experts, outputs, inputs, 0, limit};
+                     (const int*)order, (const float*)weights, inner, experts, outputs, inputs, 0, limit, is_alone};
   return choose<true>(p, group_rows, run_exponents, blocks, stream);
 }
 
@@ -527,6 +532,6 @@ extern "C" int experts_w2(const void* pieces, const void* base, const void* rows
                           void* result, int experts, int outputs, int inputs, int group_rows, int run_exponents, int blocks,
                           void* stream) {
   const Parameters p{(const uint8_t*)pieces, (const float*)base, (const uint8_t*)rows, (const int*)offsets,
-                     (const int*)order, nullptr, result, experts, outputs, inputs, 0, 0.f};
+                     (const int*)order, nullptr, result, experts, outputs, inputs, 0, 0.f, 0};
   return choose<false>(p, group_rows, run_exponents, blocks, stream);
 }

@@ -69,15 +69,26 @@ def routed_experts(
 
 
 def picked_experts(
-    x: QuantizedRows, routing: ExpertRows, w13: Experts, w2: Experts, limit: float | None, shared: Tensor
+    x: QuantizedRows,
+    routing: ExpertRows,
+    w13: Experts,
+    w2: Experts,
+    limit: float | None,
+    shared: Tensor,
+    alone: Tensor | None = None,
 ) -> PickedRows | Tensor:
-    """`routed_experts` in the dtype of `shared`, for a reader that takes PickedRows too: of few rows, in CUDA C++."""
+    """`routed_experts` in the dtype of `shared`, for a reader that takes PickedRows too: of few rows, in CUDA C++.
+
+    Args:
+        alone: uint8 [8 (D + D / 32)] or None: of one row, `x` in blocked form (experts.cu), so that nothing gathers it.
+    """
     rows, top_k = routing.experts.shape
     leaves = 0 < rows <= FEW_ROWS and top_k <= MOST_PICKS and shared.dtype is torch.bfloat16
     if not leaves or not _takes_cuda("auto", x, w13, w2):
         return routed_experts(x, routing, w13, w2, limit, shared, out_dtype=shared.dtype)
     _check(x, routing, w13, w2, shared, shared.dtype)
-    outputs = _picked()(x, routing, w13, w2, math.inf if limit is None else limit)
+    limit = math.inf if limit is None else limit
+    outputs = _picked()(x, routing, w13, w2, limit, alone=alone if rows == 1 else None)
     return PickedRows(outputs, routing.slots, shared.contiguous())
 
 
