@@ -10,6 +10,7 @@ from benthic.errors import KernelInputError
 from benthic.kernels.compress_kv import CompletedBlocks, compress_kv
 from benthic.kernels.entry_write import (
     compress_entries,
+    queries_and_entries,
     query_heads,
     round_index_vector,
     round_kv_entry,
@@ -136,3 +137,17 @@ def test_products_of_another_width_are_refused() -> None:
         write_kv(**(given | {"product": given["product"][:, 1:]}))
     with pytest.raises(KernelInputError, match="7 heads"):
         query_heads(**(query_heads_inputs(2) | {"index_heads": 7}))
+
+
+def test_queries_beside_entries_are_both_apart() -> None:
+    case = compression(128, length=140, index_rounding="none")
+    apart, beside = case.fresh(), case.fresh()
+    for fed in chunked(2, 140, 1):
+        heads = query_heads_inputs(2, index_heads=0)
+        compress_entries(**apart.feed(fed, by_rows=True))
+        options = beside.feed(fed, by_rows=True)
+        del options["index_rounding"]
+        given = {name: heads[name] for name in ("product", "heads", "dim", "rope")}
+        assert torch.equal(queries_and_entries(**given, **options), query_heads(**heads).query)
+    assert torch.equal(beside.sides[0].buffer, apart.sides[0].buffer)
+    assert torch.equal(beside.state.rings, apart.state.rings)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benthic.kernels.entry_write import compress_entries, query_heads, write_kv
+from benthic.kernels.entry_write import compress_entries, queries_and_entries, query_heads, write_kv
 from benthic.kernels.entry_write.cases import (
     Compression,
     chunked,
@@ -125,6 +125,25 @@ def test_both_forms_pool_128_rows_to_the_same_bits(form: Any, kv_group: int, siz
     cuda, triton = (fed_on_cuda(case, size, by_rows=by_rows, impl=impl) for impl in ("cuda", "triton"))
     assert torch.equal(cuda.sides[0].buffer, triton.sides[0].buffer)
     assert torch.equal(cuda.state.rings, triton.state.rings)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_heads_beside_entries_have_the_bits_of_each_alone(size: int) -> None:
+    case = compression(128, length=260, form="v4", dtype=torch.bfloat16, dim=DIM, rope_dim=ROPE, draft_len=4)
+    case = case._replace(raw=case.raw.cuda(), state=on_cuda(case.state), sides=on_cuda(case.sides))
+    apart, beside = case.fresh(), case.fresh()
+    for fed in chunked(2, 260, size):
+        rows = 2 * size + 1
+        heads = on_cuda(query_heads_inputs(rows, torch.bfloat16, heads=64, dim=DIM, rope_dim=ROPE, index_heads=0))
+        compress_entries(**on_cuda(apart.feed(fed, by_rows=True, dummies=1)), impl="triton")
+        options = on_cuda(beside.feed(fed, by_rows=True, dummies=1))
+        rounding = options.pop("index_rounding")
+        assert rounding == "fp4"
+        given = {name: heads[name] for name in ("product", "heads", "dim", "rope")}
+        query = queries_and_entries(**given, **options, impl="cuda")
+        assert torch.equal(query, query_heads(**heads, impl="triton").query)
+    assert torch.equal(beside.sides[0].buffer, apart.sides[0].buffer)
+    assert torch.equal(beside.state.rings, apart.state.rings)
 
 
 def test_a_captured_graph_reads_slots_anew() -> None:

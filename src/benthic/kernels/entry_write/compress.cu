@@ -32,6 +32,15 @@ struct Pass {
   float eps;
 };
 
+// Query heads of as many rows, normed and turned beside the entries; `product` null: none.
+struct Heads {
+  const __nv_bfloat16* product;
+  const float *cos, *sin;
+  __nv_bfloat16* query;
+  long long product_stride;
+  int heads;
+};
+
 __device__ __forceinline__ float read_once(const float* from) {
   float x;
   asm volatile("ld.global.L1::no_allocate.f32 %0, [%1];" : "=f"(x) : "l"(from));
@@ -127,6 +136,17 @@ __device__ __forceinline__ void pool_run(Parts (&parts)[BLOCKS], float (&top)[BL
 }
 
 __device__ __forceinline__ float rounded(float x) { return __bfloat162float(__float2bfloat16_rn(x)); }
+// 1 / rms of 512 values from the sum of their squares, as rms_norm has it.
+__device__ __forceinline__ float norm_factor(double squares, float eps) {
+  float factor;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(added((float)(squares / (double)DIM), eps)));
+  return factor;
+}
+// A pair of neighbours after rotation.
+__device__ __forceinline__ float turned_first(float a, float b, float c, float s) {
+  return fused(a, c, __fsub_rn(0.0f, times(b, s)));
+}
+__device__ __forceinline__ float turned_second(float a, float b, float c, float s) { return fused(a, s, times(b, c)); }
 
 // Norm, rotation, rounding and storage of BLOCKS pooled rows, a channel a thread of the first 128. `turn` says which half
 // of the meeting place is free. All threads of the cluster come here.
@@ -163,16 +183,13 @@ __device__ __forceinline__ void finish(const Pass& a, Meeting& s, const float (&
     double square = s.squares[turn][k][0];
 #pragma unroll
     for (int from = 1; from < SLICES; ++from) square += s.squares[turn][k][from];
-    float factor;
-    asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(factor) : "f"(added((float)(square / (double)DIM), a.eps)));
-    y[k] = rounded(times(times(x[k], factor), gain));
+    y[k] = rounded(times(times(x[k], norm_factor(square, a.eps)), gain));
     if (rank == SLICES - 1) {  // pairs of neighbours turn
       const float beside = __shfl_xor_sync(~0u, y[k], 1);
       if (column >= STILL) {
         const long long angle = number[k] * (ROPE / 2) + (column - STILL) / 2;
         const float c = a.cos[angle], t = a.sin[angle];
-        y[k] = rounded(column % 2 == 0 ? fused(y[k], c, __fsub_rn(0.0f, times(beside, t)))
-                                       : fused(beside, t, times(y[k], c)));
+        y[k] = rounded(column % 2 == 0 ? turned_first(y[k], beside, c, t) : turned_second(beside, y[k], c, t));
       }
     }
     const uint32_t size = __reduce_max_sync(~0u, __float_as_uint(y[k]) & 0x7FFFFFFFu);
@@ -206,9 +223,48 @@ __device__ __forceinline__ void finish(const Pass& a, Meeting& s, const float (&
   }
 }
 
+// A row's heads that this block of the cluster has, one a warp, 16 columns a lane.
+__device__ __forceinline__ void turn_heads(const Heads& q, long long row, int rank, float eps) {
+  const int lane = threadIdx.x % 32, warps = blockDim.x / 32, column = 16 * lane;
+  for (int head = rank * warps + threadIdx.x / 32; head < q.heads; head += SLICES * warps) {
+    const uint4* from = (const uint4*)(q.product + row * q.product_stride + head * DIM + column);
+    const uint4 packed[2] = {from[0], from[1]};
+    const uint32_t words[8] = {packed[0].x, packed[0].y, packed[0].z, packed[0].w,
+                               packed[1].x, packed[1].y, packed[1].z, packed[1].w};
+    float x[16];
+    double square = 0.0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      x[2 * i] = __uint_as_float(words[i] << 16), x[2 * i + 1] = __uint_as_float(words[i] & 0xFFFF0000u);
+      square += (double)x[2 * i] * (double)x[2 * i] + (double)x[2 * i + 1] * (double)x[2 * i + 1];
+    }
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) square += __shfl_xor_sync(~0u, square, step);
+    const float factor = norm_factor(square, eps);
+    uint32_t result[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      float a = rounded(times(x[2 * i], factor)), b = rounded(times(x[2 * i + 1], factor));
+      if (column >= STILL) {
+        const long long angle = row * (ROPE / 2) + (column - STILL) / 2 + i;
+        const float c = q.cos[angle], s = q.sin[angle];
+        const float first = turned_first(a, b, c, s), second = turned_second(a, b, c, s);
+        a = first, b = second;
+      }
+      const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+      result[i] = *(const uint32_t*)&pair;
+    }
+    uint4* to = (uint4*)(q.query + (row * q.heads + head) * DIM + column);
+    to[0] = {result[0], result[1], result[2], result[3]};
+    to[1] = {result[4], result[5], result[6], result[7]};
+  }
+}
+
 // Cluster p: blocks 2 p and 2 p + 1.
 __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(COLUMNS, 4) compress_blocks(const Pass a) {
   __shared__ Meeting meeting;
+  hopper::grid_dependency_wait();
+  hopper::grid_dependency_launch();
   const int rank = hopper::cluster_rank(), column = rank * COLUMNS + threadIdx.x;
   const long long first = 2 * (long long)(blockIdx.x / SLICES);
   long long end[2], slot[2], number[2] = {first, first + 1};
@@ -236,10 +292,15 @@ __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(COLUMNS, 4) com
 }
 
 // Cluster p: the chunk that starts at row p, if one does: what ends there, then its rows over what the ring needs no more.
-__global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(COLUMNS* RUNS, 2) compress_chunks(const Pass a) {
+// Clusters behind the last row: query heads of row p - rows.
+__global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(COLUMNS* RUNS, 2)
+compress_chunks(const Pass a, const Heads q) {
   __shared__ Meeting meeting;
   __shared__ Shared<RUNS> s;
+  hopper::grid_dependency_wait();
+  hopper::grid_dependency_launch();
   const int first_row = blockIdx.x / SLICES;
+  if (first_row >= a.rows) return turn_heads(q, first_row - a.rows, hopper::cluster_rank(), a.eps);
   if (a.befores[first_row] != 0) return;  // all of the cluster
   const int rank = hopper::cluster_rank(), lane = threadIdx.x % COLUMNS, run = threadIdx.x / COLUMNS;
   const int column = rank * COLUMNS + lane;
@@ -285,19 +346,27 @@ __global__ void __cluster_dims__(SLICES, 1, 1) __launch_bounds__(COLUMNS* RUNS, 
 }  // namespace compress
 
 // Blocks of 128 rows, 512 channels of which 64 turn, bfloat16 entries: packed (scale and rotary bytes at their offsets) or
-// plain, rounded in groups of 64 or not. `by_rows`: chunks of a few rows, whose rows are kept too.
+// plain, rounded in groups of 64 or not. `by_rows`: chunks of a few rows, whose rows are kept too, and beside them, where
+// `product` is not null, query heads of the rows: [rows][heads][512], normed and turned by angles of their own.
 extern "C" int compress_128(const void* raw, void* rings, const void* ape, const void* gain, void* buffer, const void* cos,
                             const void* sin, const void* positions, const void* befores, const void* ring_of,
                             const void* ends, const void* slots, long long raw_stride, long long ring_stride,
                             long long buffer_bytes, int rows, int blocks, int ring_len, int gain_is_half, int rounds,
-                            int packed, int scale_offset, int rotary_offset, int by_rows, float eps, void* stream) {
+                            int packed, int scale_offset, int rotary_offset, int by_rows, float eps, const void* product,
+                            const void* query_cos, const void* query_sin, void* query, long long product_stride, int heads,
+                            void* stream) {
   using namespace compress;
   const Pass a = {(const float*)raw, (float*)rings, (const float*)ape, gain, (uint8_t*)buffer, (const float*)cos,
                   (const float*)sin, (const long long*)positions, (const long long*)befores, (const long long*)ring_of,
                   (const long long*)ends, (const long long*)slots, raw_stride, ring_stride, buffer_bytes, rows, blocks,
                   ring_len, gain_is_half, rounds, packed, scale_offset, rotary_offset, eps};
   const cudaStream_t on = (cudaStream_t)stream;
-  if (by_rows) compress_chunks<<<rows * SLICES, COLUMNS * RUNS, 0, on>>>(a);
-  else compress_blocks<<<(blocks + 1) / 2 * SLICES, COLUMNS, 0, on>>>(a);
-  return cudaGetLastError();
+  if (!by_rows) {
+    if (product != nullptr) return cudaErrorInvalidValue;
+    return hopper::launch_early(compress_blocks, dim3((blocks + 1) / 2 * SLICES), dim3(COLUMNS), 0, on, a);
+  }
+  const Heads q = {(const __nv_bfloat16*)product, (const float*)query_cos, (const float*)query_sin, (__nv_bfloat16*)query,
+                   product_stride, heads};
+  const int clusters = product != nullptr ? 2 * rows : rows;
+  return hopper::launch_early(compress_chunks, dim3(clusters * SLICES), dim3(COLUMNS * RUNS), 0, on, a, q);
 }

@@ -10,7 +10,7 @@ from torch import Tensor
 from benthic.errors import KernelInputError
 from benthic.formats import ScaleFormat
 from benthic.kernels.choice import Impl, uses_cuda_kernel, uses_triton_kernel
-from benthic.kernels.entry_write.cuda import compress_128_cuda, fits_cuda
+from benthic.kernels.entry_write.cuda import DIM, HeadsBeside, compress_128_cuda, fits_cuda
 from benthic.kernels.entry_write.reference import Queries, compress_entries_ref, query_heads_ref, write_kv_ref
 from benthic.kernels.entry_write.rounding import IndexRounding
 from benthic.kernels.entry_write.targets import BlockEnds, CompressorSide, RawState, RowTarget
@@ -138,6 +138,41 @@ def compress_entries(
         _triton().compress_entries(raw, state, ends, sides, eps, kv_group, index_rounding == "fp4", dtype)
         return
     compress_entries_ref(raw[:, :width], state, ends, sides, eps, kv_group, index_rounding, dtype, _beside(impl))
+
+
+def queries_and_entries(
+    product: Tensor,
+    heads: int,
+    dim: int,
+    rope: RopeTable,
+    raw: Tensor,
+    state: RawState,
+    ends: BlockEnds,
+    sides: tuple[CompressorSide, ...],
+    eps: float,
+    *,
+    kv_group: int = 0,
+    dtype: torch.dtype,
+    impl: Impl = "auto",
+) -> Tensor:
+    """`query_heads` and `compress_entries` of a layer without an indexer: one launch where few rows pool 128 each.
+
+    Returns:
+        The query [R, H, d].
+    """
+    beside = HeadsBeside(product[:, : heads * dim], rope)
+    if (
+        dim == DIM
+        and kv_group in (0, 64)
+        and beside.fits(ends)
+        and fits_cuda(raw, state, ends, sides, dtype)
+        and uses_cuda_kernel(impl, raw)
+    ):
+        query = compress_128_cuda(raw, state, ends, sides[0], eps, kv_group, beside)
+        assert query is not None, "heads were given"
+        return query
+    compress_entries(raw, state, ends, sides, eps, kv_group=kv_group, dtype=dtype, impl=impl)
+    return query_heads(product, heads, dim, rope, eps, impl=impl).query
 
 
 def _fits_index(rounding: IndexRounding, dim: int) -> bool:

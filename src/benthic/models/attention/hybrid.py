@@ -10,7 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from benthic.kernels.entry_write import CompressorSide, Queries, compress_entries, query_heads, write_kv
+from benthic.kernels.entry_write import (
+    CompressorSide,
+    Queries,
+    compress_entries,
+    queries_and_entries,
+    query_heads,
+    write_kv,
+)
 from benthic.kernels.linear import Fp8Weight, batched_linear, by_columns, widened_linear
 from benthic.kernels.quantize import QuantizedRows
 from benthic.kernels.rms_norm import rms_norm
@@ -74,12 +81,19 @@ class HybridAttention(nn.Module):
         """[R, D] normed input -> [R, D]."""
         rope = context.rope(self.ratio)
         stored: Callable[[], tuple[Tensor, Keys, IndexKeys | None]] | None = None
-        if self.compressor is not None:
+        raw: Callable[[], Tensor] | None = None
+        if self._stores_beside_queries(context):
+            raw = context.beside(partial(self.stacks["raw"].island, h.values, self.numerics))
+        elif self.compressor is not None:
             stored = partial(self._compressed, h.values, context)
             if context.places is not None:  # else entries are written after the window
                 stored = context.beside(stored)
         latent, keys = self._latent_and_window(self.stacks["input"].product(h.rounded), context)
-        queries = self._queries(self.stacks["query"].product(latent), context, trace)
+        product = self.stacks["query"].product(latent)
+        if raw is None:
+            queries = self._queries(product, context, trace)
+        else:
+            queries, keys = self._queries_and_entries(product, raw(), context, h.values.dtype)
         query = queries.query
         picks: list[Tensor | None] | None = None
         if stored is not None:
@@ -103,6 +117,34 @@ class HybridAttention(nn.Module):
             workspace_bytes=context.workspace_bytes,
         )
         return self._output(out)
+
+    def _stores_beside_queries(self, context: AttentionContext) -> bool:
+        """Whether a pass of single rows makes queries and entries in one operation: no indexer has queries then."""
+        places = context.places
+        alone = self.compressor is not None and self.indexer is None
+        return alone and places is not None and places.block_ends(self.ratio).by_rows
+
+    def _queries_and_entries(
+        self, product: Tensor, raw: Tensor, context: AttentionContext, dtype: torch.dtype
+    ) -> tuple[Queries, Keys]:
+        """Per-head queries, and the kv buffer with the entries that this pass stores."""
+        places = context.places
+        assert places is not None and self.compressor is not None, "see `_stores_beside_queries`"
+        side = CompressorSide(self.compressor.ape, self.compressor.norm.weight, *places.entries(self.layer))
+        query = queries_and_entries(
+            product,
+            self.heads,
+            self.dim,
+            context.rope(self.ratio),
+            raw,
+            places.raw_state(self.layer),
+            places.block_ends(self.ratio),
+            (side,),
+            self.eps,
+            kv_group=self.numerics.kv_group,
+            dtype=dtype,
+        )
+        return Queries(query, None), context.write_entries(self.layer, None)
 
     def _compressed(self, h: Tensor, context: AttentionContext) -> tuple[Tensor, Keys, IndexKeys | None]:
         """Products of h with the compressors, which entries are stored of, and the buffers with these entries."""
