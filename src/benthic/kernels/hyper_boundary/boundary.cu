@@ -629,7 +629,7 @@ __global__ void __launch_bounds__(32 * WORKERS * GROUPS, 1) cross_boundary(const
         if (row < a.rows) {
           const uint2 line = {code[0], code[1]};
           *(uint2*)(a.codes + row * a.size + column) = line;
-          if (a.alone != nullptr) {  // runs of 128 by twos, each with room for eight rows, and their scales behind them
+          if (GROUPS == 1 && a.alone != nullptr) {  // runs of 128 by twos, each with room for eight rows, and their scales behind them
             const int run = column / 128;
             uint8_t* two = a.alone + run / 2 * (8 * 264);
             *(uint2*)(two + run % 2 * 1024 + column % 128) = line;
