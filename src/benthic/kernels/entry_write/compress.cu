@@ -155,6 +155,7 @@ __device__ __forceinline__ void finish(const Pass& a, Meeting& s, const float (&
                                        const long long (&number)[BLOCKS], const long long (&slot)[BLOCKS], int rank, int turn) {
   const int thread = threadIdx.x, warp = thread / 32, column = rank * COLUMNS + thread;
   const bool works = thread < COLUMNS;
+  hopper::cluster_sync();  // all blocks of the cluster are there to be written to
   float x[BLOCKS];
   if (works) {
 #pragma unroll
