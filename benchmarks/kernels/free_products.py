@@ -7,6 +7,7 @@ same kernel, laid out so beforehand, whose sums are added by a second launch.
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Literal
 
 import torch
 import triton
@@ -19,6 +20,7 @@ from benthic.kernels.linear import Fp8Weight
 from benthic.kernels.linear.cuda import multiply_cuda, takes
 from benthic.kernels.linear.kernel import _fold, multiply, product
 from benthic.kernels.linear.schedule import Order, order_of
+from benthic.kernels.linear.wide import Form, forms
 from benthic.kernels.moe_experts import Fp4Experts, Spans, cases
 from benthic.kernels.moe_experts import cuda as experts_of
 from benthic.kernels.moe_experts.layout import PIECE_BYTES, TILE
@@ -62,21 +64,29 @@ def bf16_cases() -> Iterator[Case]:
 
 
 def _free_bf16(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
-    """The kernel in CUDA C++ with every cut, Triton's with none and with that which fills the machine."""
+    """Both kernels in CUDA C++ with every cut and form, Triton's with none and with that which fills the machine."""
     rows, groups = x.shape[:2]
     _, outputs, inputs = weight.shape
     step, own = order_of(outputs, inputs, x.dtype)[:2]
     tiles = groups * -(-rows // 128) * -(-outputs // 64)
     filling = min(16, inputs // 256, 1 << max(0, (2 * PROCESSORS // tiles).bit_length() - 1))
     found: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
-    for segments in sorted({1, 2, 4, 8} - ({own} if rows < 4096 else {own, 4, 8})):
+    for segments in sorted({1, 2, 4, 8} - {own}) if takes(x, weight) else ():
         order = Order(step, segments, inputs // segments)
-        if takes(x, weight):
-            found[f"free {segments}"] = partial(multiply_cuda, out_dtype=out_dtype, order=order)
+        for form in _forms(rows, groups * -(-outputs // 128) * -(-rows // 128), order):
+            shape = "" if form == "few" else " halves" if form.is_halved else f" {form.tile_rows}"
+            key = f"free {segments}{shape}"
+            found[key] = partial(multiply_cuda, out_dtype=out_dtype, order=order, form=form)
     for segments in sorted({1, filling} - {own}):
         order = Order(step, segments, inputs // segments)
         found[f"free {segments} Triton"] = partial(multiply, out_dtype=out_dtype, order=order)
     return found
+
+
+def _forms(rows: int, tiles: int, order: Order) -> list[Form | Literal["few"]]:
+    """Those of the kernels in CUDA C++ that could be the fastest, whatever `linear` takes."""
+    wide = [form for form in forms(order) if (tiles <= PROCESSORS // 2 if form.is_halved else rows >= 512)]
+    return ["few", *(wide if rows > 64 else [])]
 
 
 def fp8_cases() -> Iterator[Case]:

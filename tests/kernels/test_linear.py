@@ -10,7 +10,8 @@ from benthic.kernels.grouped_linear.cases import inputs as grouped_inputs
 from benthic.kernels.linear import batched_linear, by_columns, is_by_columns, linear
 from benthic.kernels.linear.cases import ROW_INPUTS, SHAPES, batched_inputs, inputs
 from benthic.kernels.linear.cpu import few_rows_linear
-from benthic.kernels.linear.schedule import order_of
+from benthic.kernels.linear.schedule import Order, order_of
+from benthic.kernels.linear.wide import form_of, forms
 from tests.kernels import laws
 
 
@@ -128,3 +129,14 @@ def test_segments_on_cuda_cover_the_inputs_and_none_is_empty(shape: tuple[int, i
     order = order_of(*shape, dtype)
     assert order.segment_len % order.block_k == 0
     assert (order.segments - 1) * order.segment_len < shape[1] <= order.segments * order.segment_len
+
+
+@pytest.mark.parametrize("segments", [1, 4, 8, 16])
+@pytest.mark.parametrize("out_dtype", [torch.float32, torch.bfloat16])
+def test_many_rows_take_a_form_that_their_order_has_and_few_rows_none(segments: int, out_dtype: torch.dtype) -> None:
+    order = Order(64, segments, 512)
+    for groups, outputs in ((1, 256), (1, 2624), (8, 1024), (1, 32768)):
+        chosen = [form_of(rows, groups, outputs, order, out_dtype, 132) for rows in (1, 64, 4096, 8192)]
+        assert chosen[:2] == [None, None]
+        assert all(form is None or form in forms(order) for form in chosen)
+        assert chosen[3] is not None or (outputs, segments) == (256, 1)

@@ -87,6 +87,23 @@ def test_both_languages_give_the_same_bits(shape: tuple[int, int], out_dtype: to
     assert error(whole[:300], exact) <= (1e-6 if out_dtype is torch.float32 else 2e-3)
 
 
+@pytest.mark.parametrize("out_dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("shape", PLAIN_SHAPES, ids=str)
+def test_every_form_for_many_rows_gives_the_same_bits(shape: tuple[int, int], out_dtype: torch.dtype) -> None:
+    from benthic.kernels.linear.cuda import multiply_cuda
+    from benthic.kernels.linear.wide import forms
+
+    for groups in (1, 3):
+        x = torch.randn(MOST, groups, shape[1], device="cuda").bfloat16()
+        weight = torch.randn(groups, *shape, device="cuda").div_(shape[1] ** 0.5).bfloat16()
+        whole = torch.stack([linear(x[:, g], weight[g], out_dtype, impl="triton") for g in range(groups)], 1)
+        for form in forms(order_of(*shape, torch.bfloat16)):
+            for rows in (*ROWS, MOST):
+                start = (7919 * rows) % (MOST - rows + 1)
+                got = multiply_cuda(x[start : start + rows], weight, out_dtype, form=form)
+                assert torch.equal(got, whole[start : start + rows]), (form, rows)
+
+
 def test_groups_and_strides_leave_the_bits_in_both_languages() -> None:
     wide_x = torch.randn(150, 8, 1024 + 64, device="cuda").bfloat16()
     weight = torch.randn(8, 200, 1024, device="cuda").bfloat16()

@@ -144,7 +144,7 @@ def shape_of(order: Order, tile: Tile, inputs: int, x: Tensor) -> dict[str, Any]
 
 def product(x: Tensor, weight: Tensor, out_dtype: torch.dtype) -> Tensor:
     """`multiply` by whichever kernel is the fastest here: all add in one order."""
-    if uses_cuda_kernel("auto", x) and takes(x, weight) and is_worthwhile(x.shape[0], weight):
+    if uses_cuda_kernel("auto", x) and takes(x, weight) and is_worthwhile(x.shape[0], weight, out_dtype):
         return multiply_cuda(x, weight, out_dtype)
     return multiply(x, weight, out_dtype)
 
