@@ -60,9 +60,16 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 def held() -> tuple[int, int, int]:
     """What this process holds: file descriptors, threads, children (zombies included)."""
-    tasks = Path("/proc/self/task").iterdir()
-    children = sum(len((task / "children").read_text().split()) for task in tasks)
+    children = sum(_children_of(task) for task in Path("/proc/self/task").iterdir())
     return len(os.listdir("/proc/self/fd")), threading.active_count(), children
+
+
+def _children_of(task: Path) -> int:
+    """Children of one thread; none of one that has ended since it was listed: another thread inherits them."""
+    try:
+        return len((task / "children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
 
 
 def is_running(pid: int) -> bool:
