@@ -79,6 +79,22 @@ def test_every_tile_and_triton_give_the_same_bits(rows: int) -> None:
     assert torch.equal(triton, first)
 
 
+@pytest.mark.parametrize("extreme", [False, True])
+@pytest.mark.parametrize("shape", [(1536, 4096), (4096, 8192), (777, 640), (33, 128), (2, 1152)], ids=str)
+def test_few_rows_have_the_bits_of_a_tile(shape: tuple[int, int], extreme: bool) -> None:
+    from benthic.kernels.fp8_product.cuda import multiply_fp8
+    from benthic.kernels.fp8_product.few import multiply_few
+    from benthic.kernels.fp8_product.tiles import FEW
+
+    x, weight = on_device(64, shape, extreme=extreme)
+    data, scale, base = weight.data[None], weight.scale[None], torch.rand(1, shape[0], device=CUDA)
+    for rows in (1, 2, 7, 8, 9, 16, 17, 31, 33, 63, 64):
+        given = x.rows(0, rows)
+        for scales, factors, dtype in ((scale, None, torch.float32), (None, base, torch.bfloat16)):
+            want = multiply_fp8(given, data, scales, factors, None, dtype, FEW[0])
+            assert torch.equal(multiply_few(given, data, scales, factors, dtype), want), rows
+
+
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_grouped_products_are_those_of_each_group(sizes: tuple[int, ...]) -> None:
     from benthic.kernels.fp8_product.cuda import multiply_fp8
@@ -119,6 +135,24 @@ def test_gated_products_are_the_product_then_swiglu_then_rounding(sizes: tuple[i
     # CUDA's sigmoid in torch and ours may differ in their last bit, and so may a code at a tie.
     differ = got.data.float() != want.data.float()
     assert differ.float().mean() < 1e-4
+
+
+@pytest.mark.parametrize("shape", [(2048, 4096), (384, 640)], ids=str)
+def test_gated_products_of_few_rows_are_those_of_many(shape: tuple[int, int]) -> None:
+    width, inputs = shape
+    weight = Fp8Weight.of(torch.randn(2 * width, inputs)).to(CUDA)
+    x, eights = quantize_rows(torch.randn(65, inputs, device=CUDA)), in_eights(weight.data[None])
+    base, weights = torch.rand(1, 2 * width, device=CUDA), torch.rand(65, device=CUDA)
+    picks = torch.randperm(65, device=CUDA).int()
+    for scales, factors, of_row, numbers in ((weight.scale[None], None, None, None), (None, base, weights, picks)):
+        whole = fp8_gated_product(x, eights, scales, factors, None, of_row, numbers, 10.0)
+        assert whole is not None
+        for rows in (1, 3, 8, 9, 31, 64):
+            chosen_picks = None if numbers is None else numbers[:rows]
+            part = fp8_gated_product(x.rows(0, rows), eights, scales, factors, None, of_row, chosen_picks, 10.0)
+            assert part is not None
+            assert torch.equal(part.data.view(torch.uint8), whole.data.view(torch.uint8)[:rows]), rows
+            assert torch.equal(part.scale, whole.scale[:rows]), rows
 
 
 def test_a_captured_product_reads_its_groups_at_each_replay() -> None:

@@ -1,15 +1,14 @@
 """FP8 products on Hopper: the CUDA C++ kernel of fp8_product.cu."""
 
-import ctypes
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benthic.kernels.cuda_library import CudaLibrary
-from benthic.kernels.fp8_product.tiles import MULTIPROCESSORS, SHAPES, Shape, shape_of
+from benthic.kernels.fp8_product.calling import address, function, stream_of
+from benthic.kernels.fp8_product.few import multiply_few, multiply_gated_few
+from benthic.kernels.fp8_product.tiles import MULTIPROCESSORS, SHAPES, Shape, is_few, shape_of
 from benthic.kernels.quantize import QuantizedRows
 
 LIBRARY = CudaLibrary(Path(__file__).with_name("fp8_product.cu"))
@@ -36,6 +35,8 @@ def multiply_fp8(
     """
     groups, outputs, inputs = data.shape
     rows = x.shape[0]
+    if shape is None and rows and is_few(rows, outputs, inputs, groups):
+        return multiply_few(x, data, tile_scale, base, out_dtype)
     y = torch.empty((rows, outputs), dtype=out_dtype, device=x.device)
     if not y.numel():
         return y
@@ -45,11 +46,11 @@ def multiply_fp8(
     is_streamed = rows <= (shape.rows if group_ends is None else shape.rows * groups // 2)
     row_data, row_scale = x.data.contiguous(), x.scale.contiguous()
     with torch.cuda.device(x.device):
-        _function("fp8_multiply", "p" * 7 + "i" * 10 + "p")(
+        function(LIBRARY, "fp8_multiply", "p" * 7 + "i" * 10 + "p")(
             row_data.data_ptr(), row_scale.data_ptr(), data.data_ptr(),
-            _address(tile_scale), _address(base), _address(group_ends), y.data_ptr(),
+            address(tile_scale), address(base), address(group_ends), y.data_ptr(),
             rows, outputs, inputs, groups, out_dtype is torch.float32, shape.number, programs, BAND, is_streamed,
-            True, torch.cuda.current_stream(x.device).cuda_stream,
+            True, stream_of(x.device),
         )  # fmt: skip
     return y
 
@@ -67,6 +68,8 @@ def multiply_gated_fp8(
     """FP8 rows [N, F] of x [N, I] and e4m3 [E, 2F, I] in eights of gate and up; see `op.fp8_gated_product`."""
     groups, outputs, inputs = data.shape
     rows = x.shape[0]
+    if rows and is_few(rows, 0, inputs, groups):
+        return multiply_gated_few(x, data, tile_scale, base, row_weight, picks, limit)
     codes = torch.empty((rows, outputs // 2), dtype=torch.float8_e4m3fn, device=x.device)
     scale = torch.empty((rows, outputs // 256), dtype=torch.float32, device=x.device)
     if not codes.numel():
@@ -77,21 +80,10 @@ def multiply_gated_fp8(
         programs = min(shape.num_tiles(rows, outputs), programs)
     row_data, row_scale = x.data.contiguous(), x.scale.contiguous()
     with torch.cuda.device(x.device):
-        _function("fp8_multiply_gated", "p" * 10 + "i" * 4 + "f" + "i" * 3 + "p")(
-            row_data.data_ptr(), row_scale.data_ptr(), data.data_ptr(), _address(tile_scale), _address(base),
-            _address(group_ends), _address(row_weight), _address(picks), codes.data_ptr(), scale.data_ptr(),
+        function(LIBRARY, "fp8_multiply_gated", "p" * 10 + "i" * 4 + "f" + "i" * 3 + "p")(
+            row_data.data_ptr(), row_scale.data_ptr(), data.data_ptr(), address(tile_scale), address(base),
+            address(group_ends), address(row_weight), address(picks), codes.data_ptr(), scale.data_ptr(),
             rows, outputs, inputs, groups, limit, programs, BAND, True,
-            torch.cuda.current_stream(x.device).cuda_stream,
+            stream_of(x.device),
         )  # fmt: skip
     return QuantizedRows(codes, scale)
-
-
-def _address(x: Tensor | None) -> int | None:
-    return None if x is None else x.data_ptr()
-
-
-@cache
-def _function(name: str, arguments: str) -> Callable[..., None]:
-    """An exported function; `arguments` has p for an address, i for an int, f for a float."""
-    kinds = {"p": ctypes.c_void_p, "i": ctypes.c_int, "f": ctypes.c_float}
-    return LIBRARY.function(name, [kinds[argument] for argument in arguments])

@@ -56,3 +56,14 @@ def shape_of(rows: int, outputs: int, inputs: int, groups: int = 1) -> Shape:
         return waves * shape.outputs * (shape.cost + shape.ending * 128 / inputs), -shape.outputs
 
     return min(shapes, key=time)
+
+
+FEW_ROWS, FEW_OUTPUTS = 64, 2 * 32 * MULTIPROCESSORS
+"""Up to which few_rows.cu is taken: two tiles of 32 outputs a block. With more the other kernel is faster."""
+FEW_SCALES = 8192
+"""Scales of rows that few_rows.cu has room for."""
+
+
+def is_few(rows: int, outputs: int, inputs: int, groups: int = 1) -> bool:
+    """Whether few_rows.cu multiplies; for gated products `outputs` do not matter."""
+    return groups == 1 and rows <= FEW_ROWS and outputs <= FEW_OUTPUTS and rows * (inputs // 128 + 8) <= FEW_SCALES

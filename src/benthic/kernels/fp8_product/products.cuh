@@ -1,0 +1,47 @@
+// What both kernels of FP8 products share: the tensor core's products, and how gated values are bounded and rounded.
+#pragma once
+#include <cstdint>
+
+// --- e4m3 products of 64 rows x N outputs x 32 of K; both operands in shared memory in 128-byte swizzle
+#define REGS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define REGS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define FLOATS(d, i) \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define FLOATS_16(d, i) FLOATS(d, i), FLOATS(d, i + 4), FLOATS(d, i + 8), FLOATS(d, i + 12)
+#define PRODUCT(N, A, B, P, REGS, ...) \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+               "k32.f32.e4m3.e4m3 {" REGS "}, %" #A ", %" #B ", p, 1, 1;\n}" \
+               : __VA_ARGS__ : "l"(a), "l"(b), "r"(adds))
+
+template <int N> __device__ __forceinline__ void product(float (&d)[N / 2], uint64_t a, uint64_t b, int adds) {
+  if constexpr (N == 16) PRODUCT(16, 8, 9, 10, "%0, %1, %2, %3, %4, %5, %6, %7", FLOATS(d, 0), FLOATS(d, 4));
+  if constexpr (N == 32) PRODUCT(32, 16, 17, 18, REGS_0, FLOATS_16(d, 0));
+  if constexpr (N == 64) PRODUCT(64, 32, 33, 34, REGS_0 ", " REGS_16, FLOATS_16(d, 0), FLOATS_16(d, 16));
+  if constexpr (N == 96)
+    PRODUCT(96, 48, 49, 50, REGS_0 ", " REGS_16 ", " REGS_32,
+            FLOATS_16(d, 0), FLOATS_16(d, 16), FLOATS_16(d, 32));
+  if constexpr (N == 128)
+    PRODUCT(128, 64, 65, 66, REGS_0 ", " REGS_16 ", " REGS_32 ", " REGS_48,
+            FLOATS_16(d, 0), FLOATS_16(d, 16), FLOATS_16(d, 32), FLOATS_16(d, 48));
+  if constexpr (N == 160)
+    PRODUCT(160, 80, 81, 82, REGS_0 ", " REGS_16 ", " REGS_32 ", " REGS_48 ", " REGS_64,
+            FLOATS_16(d, 0), FLOATS_16(d, 16), FLOATS_16(d, 32), FLOATS_16(d, 48), FLOATS_16(d, 64));
+  if constexpr (N == 192)
+    PRODUCT(192, 96, 97, 98, REGS_0 ", " REGS_16 ", " REGS_32 ", " REGS_48 ", " REGS_64 ", " REGS_80,
+            FLOATS_16(d, 0), FLOATS_16(d, 16), FLOATS_16(d, 32), FLOATS_16(d, 48), FLOATS_16(d, 64), FLOATS_16(d, 80));
+}
+
+// --- gated values
+
+__device__ __forceinline__ float at_most(float x, float limit) { return x > limit ? limit : x; }
+
+// 2^ceil(log2(amax / 448)) by its bits, as quantize_rows has it; NaN where a value is not finite.
+__device__ __forceinline__ float power_of_two_scale(int amax_bits) {
+  if (amax_bits >= 0x7F800000) return __int_as_float(0x7FFFFFFF);
+  const uint32_t bits = __float_as_uint(fmaxf(__int_as_float(amax_bits), 1e-4f) * (1.f / 448.f));
+  return __uint_as_float(((bits >> 23) + ((bits & 0x7FFFFF) != 0)) << 23);
+}
