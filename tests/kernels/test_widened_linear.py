@@ -71,3 +71,24 @@ def test_rows_are_near_float64_and_ignore_one_another_on_the_device(shape):
     for start, rows in ((0, 1), (700, 7), (17, 31), (64, 64), (5, 133), (100, 511), (1, 600)):
         part = widened_linear(x[start : start + rows], weight)
         assert torch.equal(part, whole[start : start + rows]), rows
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(3, 256, 512), (8, 1024, 4096)], ids=str)
+@pytest.mark.parametrize("extreme", [False, True])
+def test_few_rows_have_the_bits_of_triton_on_the_device(shape, extreme):
+    from benthic.kernels.linear.widened_cuda import takes
+
+    x, weight = inputs(32, *shape)
+    if extreme:
+        data = torch.randint(0, 256, weight.shape, dtype=torch.uint8)
+        data[data & 0x7F == 0x7F] = 1
+        scale = weight.scale * 2.0 ** torch.randint(-30, 31, weight.scale.shape)
+        x, weight = x * 2.0 ** torch.randint(-10, 11, x.shape), Fp8Weight(data.view(torch.float8_e4m3fn), scale)
+    x, weight = x.bfloat16().cuda(), weight.to(torch.device("cuda"))
+    for rows in (1, 2, 7, 8, 9, 16, 17, 31, 32):
+        assert takes(x[:rows], weight)
+        few = widened_linear(x[:rows], weight, quantizes=True, impl="cuda")
+        want = widened_linear(x[:rows], weight, quantizes=True, impl="triton")
+        assert torch.equal(few.data.view(torch.uint8), want.data.view(torch.uint8)), rows
+        assert torch.equal(few.scale, want.scale), rows

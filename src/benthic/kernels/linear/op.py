@@ -132,7 +132,12 @@ def widened_linear(
         )
     if weight.shape[1] % GROUP or weight.shape[2] % GROUP:
         raise KernelInputError(f"weight has shape {tuple(weight.shape)}; its last dims must be multiples of {GROUP}")
-    if x.dtype is torch.bfloat16 and uses_triton_kernel(impl, x):
+    if uses_cuda_kernel(impl, x) and quantizes:
+        from benthic.kernels.linear.widened_cuda import multiply_widened_few, takes
+
+        if takes(x, weight):
+            return multiply_widened_few(x, weight)
+    if x.dtype is torch.bfloat16 and (impl == "cuda" or uses_triton_kernel(impl, x)):
         return _widened()(x if x.stride(2) == 1 else x.contiguous(), weight, quantizes=quantizes)
     y = batched_linear(x, weight.dequantized(x.dtype), impl=impl)
     return quantize_rows(y.flatten(1)) if quantizes else y

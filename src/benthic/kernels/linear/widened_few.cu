@@ -1,0 +1,302 @@
+// bfloat16 rows times FP8 weights by group, rounded to FP8: what widened.py multiplies, streamed for few rows.
+//
+// Order, as there: from acc = 0, for each 128 of K ascending, acc = fma(d, tile scale, acc), d one chain of eight bf16
+// wgmma over these 128, the codes widened in registers. No d waits for another: while one is formed the codes of the
+// next are widened. Then acc is rounded to bfloat16, and these to e4m3 with a power of two for each 128 outputs.
+//
+// A block has 64 outputs of one group, the weight's rows on the tensor core's side of 64, and all rows on the other;
+// two blocks are a cluster and share a scale. One warp copies boxes of two steps into a ring by TMA.
+#include <cuda_bf16.h>
+#include "hopper.cuh"
+
+using namespace hopper;
+
+constexpr int SPAN = 2, OUTPUTS = 64, CONSUMERS = 128, THREADS = CONSUMERS + 32, STAGES = 5;
+
+struct Problem {
+  const float* tile_scale;  // [groups, outputs / 128, steps]
+  uint8_t* y;               // [rows, groups * outputs]
+  float* y_scale;           // [rows, groups * outputs / 128]
+  int rows, groups, outputs, steps;
+};
+
+template <int N> struct Layout {  // of shared memory, N rows of x
+  static constexpr int X_BYTES = SPAN * 256 * N, W_BYTES = SPAN * 128 * OUTPUTS;
+  static constexpr int X = STAGES * W_BYTES, MAXIMA = X + STAGES * X_BYTES, FULL = MAXIMA + 8 * N * 4;
+  static constexpr int SCALES = FULL + 16 * STAGES;
+};
+
+__device__ __forceinline__ void load_codes(uint32_t target, const CUtensorMap& map, int row, int step,
+                                           uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;"
+      ::"r"(target), "l"(&map), "r"(0), "r"(row), "r"(step), "r"(barrier), "l"(policy) : "memory");
+}
+__device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& map, int step, int group,
+                                          uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3, %4}], [%5];"
+      ::"r"(target), "l"(&map), "r"(0), "r"(2 * step), "r"(group), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void store_at(uint32_t target, int rank, int value) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.s32 [there], %2;\n}"
+               ::"r"(target), "r"(rank), "r"(value) : "memory");
+}
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+
+// --- bf16 products of 64 outputs x N rows x 16 of K; weights in registers, rows in shared memory in 128-byte swizzle
+#define FLOATS(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define PRODUCT(N, A0, A1, A2, A3, B, P, REGS, ...) \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
+               "k16.f32.bf16.bf16 {" REGS "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}" \
+               : __VA_ARGS__ : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(adds))
+
+template <int N> __device__ __forceinline__ void product(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int adds) {
+  if constexpr (N == 8) PRODUCT(8, 4, 5, 6, 7, 8, 9, "%0, %1, %2, %3", FLOATS(d, 0));
+  if constexpr (N == 16) PRODUCT(16, 8, 9, 10, 11, 12, 13, "%0, %1, %2, %3, %4, %5, %6, %7", FLOATS(d, 0), FLOATS(d, 4));
+  if constexpr (N == 32)
+    PRODUCT(32, 16, 17, 18, 19, 20, 21,
+            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
+            FLOATS(d, 0), FLOATS(d, 4), FLOATS(d, 8), FLOATS(d, 12));
+}
+
+// Two e4m3 codes as bfloat16: their bits with the exponent 120 too small, which a product puts right, denormals too.
+__device__ __forceinline__ uint32_t widened(uint32_t address) {
+  uint16_t pair;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(pair) : "r"(address) : "memory");
+  const uint32_t spread = __byte_perm(pair, 0, 0x1404);
+  const uint32_t bits = (spread & 0x80008000) | (spread & 0x7F007F00) >> 4;
+  uint32_t value;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x7B807B80));
+  return value;
+}
+
+// 2^ceil(log2(amax / 448)) by its bits, as quantize_rows has it; NaN where a value is not finite.
+__device__ __forceinline__ float power_of_two_scale(int amax_bits) {
+  if (amax_bits >= 0x7F800000) return __int_as_float(0x7FFFFFFF);
+  const uint32_t bits = __float_as_uint(fmaxf(__int_as_float(amax_bits), 1e-4f) * (1.f / 448.f));
+  return __uint_as_float(((bits >> 23) + ((bits & 0x7FFFFF) != 0)) << 23);
+}
+
+template <int N>
+__device__ __forceinline__ void produce(const CUtensorMap& x_map, const CUtensorMap& w_map, const Problem& p,
+                                        uint32_t shared) {
+  using L = Layout<N>;
+  const uint64_t policy = evict_first_policy();
+  const int items = p.steps / SPAN, ahead = min(STAGES, items), group = blockIdx.x / (p.outputs / OUTPUTS);
+  const uint32_t full = shared + L::FULL, empty = full + 8 * STAGES;
+  auto load_w = [&](int item, int stage) {
+    mbarrier_arrive_expect(full + 8 * stage, L::X_BYTES + L::W_BYTES);
+    load_codes(shared + stage * L::W_BYTES, w_map, blockIdx.x * OUTPUTS, item * SPAN, full + 8 * stage, policy);
+  };
+  for (int i = 0; i < ahead; ++i) load_w(i, i);  // weights do not wait for the kernel before
+  grid_dependency_wait();
+  int stage = 0;
+  uint32_t phase = 1;
+  for (int i = 0; i < items; ++i) {
+    if (i >= ahead) {
+      mbarrier_wait(empty + 8 * stage, phase);
+      load_w(i, stage);
+    }
+    load_rows(shared + L::X + stage * L::X_BYTES, x_map, i * SPAN, group, full + 8 * stage);
+    if (++stage == STAGES) { stage = 0; phase ^= 1; }
+  }
+}
+
+template <int N> __device__ __forceinline__ void round_and_store(const Problem& p, const float (&acc)[N / 2],
+                                                                 uint32_t maxima) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, rank = blockIdx.x % 2;
+  float value[N / 2];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) value[i] = __bfloat162float(__float2bfloat16_rn(acc[i]));
+  cluster_wait();  // until the other block is known to run
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      int most = max(__float_as_int(fabsf(value[4 * n + j])), __float_as_int(fabsf(value[4 * n + 2 + j])));
+#pragma unroll
+      for (int other = 4; other < 32; other *= 2) most = max(most, __shfl_xor_sync(~0u, most, other));
+      if (lane / 4 < 2) store_at(maxima + 4 * ((4 * rank + warp) * N + 8 * n + lane % 4 * 2 + j), lane / 4, most);
+    }
+  cluster_arrive();
+  cluster_wait();
+  const size_t width = (size_t)p.groups * p.outputs, output = (size_t)blockIdx.x * OUTPUTS + 16 * warp + lane / 4;
+#pragma unroll
+  for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const int row = 8 * n + lane % 4 * 2 + j;
+      if (row >= p.rows) continue;
+      int most = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) most = max(most, __float_as_int(load_shared(maxima + 4 * (i * N + row))));
+      const float scale = power_of_two_scale(most);
+      if (rank == 0 && threadIdx.x < 4) p.y_scale[row * (width / 128) + blockIdx.x / 2] = scale;
+      uint16_t pair;
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+          : "=h"(pair) : "f"(value[4 * n + 2 + j] / scale), "f"(value[4 * n + j] / scale));
+      p.y[row * width + output] = (uint8_t)pair;
+      p.y[row * width + output + 8] = (uint8_t)(pair >> 8);
+    }
+}
+
+template <int N> __device__ __forceinline__ void consume(const Problem& p, uint8_t* shared_bytes) {
+  using L = Layout<N>;
+  const uint32_t shared = shared_address(shared_bytes), full = shared + L::FULL, empty = full + 8 * STAGES;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in_eight = lane / 4;
+  const uint32_t codes_at = shared + (16 * warp + in_eight) * 128 + lane % 4 * 2;
+  float* scales = (float*)(shared_bytes + L::SCALES);
+  for (int i = threadIdx.x; i < p.steps; i += CONSUMERS) scales[i] = p.tile_scale[blockIdx.x / 2 * p.steps + i];
+  grid_dependency_wait();
+  named_barrier_sync(1, CONSUMERS);
+  uint32_t a[2][8][4];
+  float acc[N / 2], d[2][N / 2];
+#pragma unroll
+  for (int j = 0; j < N / 2; ++j) acc[j] = d[0][j] = d[1][j] = 0.f;
+  int ready = 0, taken = 0, freed = 0;  // stages of which codes are widened, which are multiplied, which are given back
+  uint32_t phase = 0;
+  auto widen = [&](int half) {
+    if (half == 0) mbarrier_wait(full + 8 * ready, phase);
+    const uint32_t at = codes_at + ready * L::W_BYTES + half * 128 * OUTPUTS;
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)  // output g or g + 8; inputs 2t or 2t + 8 of each 16
+        a[half][k][i] = widened(at + i % 2 * 1024 + ((k ^ in_eight) << 4) + i / 2 * 8);
+    if (half == 1 && ++ready == STAGES) { ready = 0; phase ^= 1; }
+  };
+  auto issue = [&](int half) {
+    const uint64_t b = wgmma_swizzled(shared + L::X + taken * L::X_BYTES + half * 256 * N);
+    wgmma_hold(d[half]);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 8; ++k) product<N>(d[half], a[half][k], b + k / 4 * 8 * N + k % 4 * 2, k > 0);
+    wgmma_commit();
+    if (half == 1 && ++taken == STAGES) taken = 0;
+  };
+  auto fold = [&](int half, int step) {
+    wgmma_hold(d[half]);
+    const float scale = scales[step];
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) acc[j] = __fmaf_rn(d[half][j], scale, acc[j]);
+    if (half == 1) {
+      if (lane == 0) mbarrier_arrive(empty + 8 * freed);
+      if (++freed == STAGES) freed = 0;
+    }
+  };
+  widen(0);
+  for (int step = 0; step < p.steps; step += 4) {
+    issue(0);
+    widen(1);
+    issue(1);
+    wgmma_wait<1>();
+    fold(0, step);
+    widen(0);
+    issue(0);
+    wgmma_wait<1>();
+    fold(1, step + 1);
+    widen(1);
+    issue(1);
+    wgmma_wait<1>();
+    fold(0, step + 2);
+    if (step + 4 < p.steps) widen(0);
+    wgmma_wait<0>();
+    fold(1, step + 3);
+  }
+  round_and_store<N>(p, acc, shared + L::MAXIMA);
+}
+
+template <int N>
+__global__ void __launch_bounds__(THREADS, 1)
+widened_few(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map, const Problem p) {
+  extern __shared__ __align__(1024) uint8_t shared[];
+  const uint32_t full = shared_address(shared) + Layout<N>::FULL;
+  if (threadIdx.x == CONSUMERS) {
+    prefetch_map(x_map);
+    prefetch_map(w_map);
+    for (int i = 0; i < STAGES; ++i) {
+      mbarrier_init(full + 8 * i, 1);
+      mbarrier_init(full + 8 * (STAGES + i), 4);
+    }
+    fence_barrier_init();
+  }
+  __syncthreads();
+  cluster_arrive();
+  grid_dependency_launch();
+  if (threadIdx.x < CONSUMERS) {
+    consume<N>(p, shared);
+  } else {
+    if (threadIdx.x == CONSUMERS) produce<N>(x_map, w_map, p, shared_address(shared));
+    __syncwarp();
+    cluster_wait();
+    cluster_arrive();
+    cluster_wait();
+  }
+}
+
+// --- host
+
+bool make_any_map(CUtensorMap* map, CUtensorMapDataType type, int rank, const void* data, const cuuint64_t* size,
+                  const cuuint64_t* stride, const cuuint32_t* box) {
+  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
+                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
+                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+  static Encode encode = [] {
+    void* entry = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
+    return (Encode)entry;
+  }();
+  const cuuint32_t step[4] = {1, 1, 1, 1};
+  return encode && encode(map, type, rank, (void*)data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+template <int N>
+int launch(const void* x, const void* w, const Problem& p, long long x_row, long long x_group, cudaStream_t stream) {
+  const cuuint64_t inputs = 128ull * p.steps, all = (cuuint64_t)p.groups * p.outputs;
+  const cuuint64_t w_size[3] = {128, all, (cuuint64_t)p.steps}, w_stride[2] = {inputs, 128};
+  const cuuint32_t w_box[3] = {128, OUTPUTS, SPAN};
+  // Rows as [64 inputs][row][64s of inputs][group].
+  const cuuint64_t x_size[4] = {64, (cuuint64_t)p.rows, inputs / 64, (cuuint64_t)p.groups};
+  const cuuint64_t x_stride[3] = {2ull * x_row, 128, 2ull * x_group};
+  const cuuint32_t x_box[4] = {64, N, 2 * SPAN, 1};
+  CUtensorMap x_map, w_map;
+  if (!make_any_map(&w_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, w, w_size, w_stride, w_box) ||
+      !make_any_map(&x_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x, x_size, x_stride, x_box))
+    return cudaErrorInvalidValue;
+  const auto kernel = widened_few<N>;
+  const int bytes = Layout<N>::SCALES + 4 * p.steps;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error) return error;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {2, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = (unsigned)(all / OUTPUTS);
+  config.blockDim = THREADS;
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = 2;
+  return cudaLaunchKernelEx(&config, kernel, x_map, w_map, p);
+}
+
+// x bfloat16 [rows, groups, inputs] of unit stride, its other strides multiples of 8 numbers; up to 32 rows; inputs a
+// multiple of 512, outputs of 128.
+extern "C" int widened_multiply_few(const void* x, const void* w, const void* tile_scale, void* y, void* y_scale,
+                                    long long x_row, long long x_group, int rows, int groups, int outputs, int inputs,
+                                    void* stream) {
+  const Problem p{(const float*)tile_scale, (uint8_t*)y, (float*)y_scale, rows, groups, outputs, inputs / 128};
+  const auto at = (cudaStream_t)stream;
+  if (rows <= 8) return launch<8>(x, w, p, x_row, x_group, at);
+  if (rows <= 16) return launch<16>(x, w, p, x_row, x_group, at);
+  if (rows <= 32) return launch<32>(x, w, p, x_row, x_group, at);
+  return cudaErrorInvalidValue;
+}
