@@ -35,6 +35,10 @@ struct Problem {
   float limit;
 };
 
+// What all threads of a warp have alike. Only where ptxas knows every branch around a loop to be of that kind (a vote,
+// this) does it keep addresses and descriptors in uniform registers; products wait for each that it has to move there.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 struct Tile {
   int group, row, end, output;  // rows row .. end - 1 of the group; first output
 };
@@ -52,7 +56,7 @@ struct Shape {
   static constexpr bool IS_LARGE = N >= 128 && GROUPS == 2;  // most registers to the consumers, y staged for TMA
   static constexpr bool STRADDLES = N > 128 || 128 % N != 0 || GATED;  // a tile's outputs lie in two 128s
   static constexpr bool CAN_COPY = IS_LARGE && N % 64 == 0 && !GATED;
-  static constexpr int STAGING = GATED ? BM * (BN / 2 + 4 * WN) : CAN_COPY ? GROUPS * 64 * N * 2 : 0;
+  static constexpr int STAGING = GATED ? BM * (BN / 2 + 4 * WN) : CAN_COPY ? GROUPS * MB * 64 * N * 2 : 0;
 };
 
 // Tiles of this block, in order: of each group its bands of row tiles, each band output tile by output tile. The blocks
@@ -61,9 +65,10 @@ template <class S> struct Tiles {
   static constexpr int BM = S::BM * S::CLUSTER_ROWS, BN = S::BN * S::CLUSTER_OUTPUTS;
   const Problem& p;
   const int rank;
-  int next, before = 0, group = 0, start = 0, end;
+  int next, before = 0, group = 0, start = 0, end, after;
   __device__ Tiles(const Problem& problem, int rank_) : p(problem), rank(rank_), next(blockIdx.x / S::CLUSTER) {
     end = p.ends ? p.ends[0] : p.rows;
+    after = p.groups > 1 ? p.ends[1] : end;  // read a group ahead
   }
   __device__ bool get(Tile& tile) {
     const int columns = (p.outputs + BN - 1) / BN;
@@ -72,7 +77,8 @@ template <class S> struct Tiles {
       before += bands * columns;
       if (++group == p.groups) return false;
       start = end;
-      end = p.ends[group];
+      end = after;
+      if (group + 1 < p.groups) after = p.ends[group + 1];
       bands = (end - start + BM - 1) / BM;
     }
     const int place = next - before, first = place / (p.band * columns) * p.band;
@@ -91,6 +97,11 @@ struct Ring {
   uint32_t phase = 0;
   __device__ void advance() {
     if (++stage == stages) { stage = 0; phase ^= 1; }
+  }
+  __device__ Ring at(int other) const {
+    Ring ring = *this;
+    ring.stage = other;
+    return ring;
   }
   __device__ uint32_t x_at() const { return x + stage * x_bytes; }
   __device__ uint32_t w_at() const { return w + stage * w_bytes; }
@@ -186,24 +197,26 @@ template <class S> __device__ __forceinline__ void produce_scales(const Problem&
 // The scales of one step for a thread's rows (g and g + 8 of each block) and for both 128s of its outputs.
 template <class S> struct Scales {
   float row[S::MB][2], tile[2];
-  __device__ void read(const Ring& ring, int thread_row, int block, bool has_tiles) {
-    const uint32_t at = ring.scales_at();
+  __device__ void read(uint32_t rows_at, uint32_t tiles_at, int block, bool has_tiles) {
 #pragma unroll
     for (int m = 0; m < S::MB; ++m)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) row[m][h] = load_shared(at + 4 * (thread_row + 64 * m + 8 * h));
-    tile[0] = has_tiles ? load_shared(at + 4 * (S::BM + block)) : 1.f;
-    if constexpr (S::STRADDLES) tile[1] = has_tiles ? load_shared(at + 4 * S::BM + 4) : 1.f;
+      for (int h = 0; h < 2; ++h) row[m][h] = load_shared(rows_at + 4 * (64 * m + 8 * h));
+    tile[0] = has_tiles ? load_shared(tiles_at + 4 * block) : 1.f;
+    if constexpr (S::STRADDLES) tile[1] = has_tiles ? load_shared(tiles_at + 4) : 1.f;
   }
 };
 
+// The halves of wgmma_swizzled: the low one is 32-bit arithmetic, the high one a constant.
+__device__ __forceinline__ uint32_t low(uint32_t address) { return (address >> 4) + 0x10000; }
+__device__ __forceinline__ uint64_t descriptor(uint32_t low_half) { return (uint64_t)0x40000040 << 32 | low_half; }
+
 template <int N>
 __device__ __forceinline__ void multiply_step(float (&d)[N / 2], uint32_t x, uint32_t w) {
-  const uint64_t a = wgmma_swizzled(x), b = wgmma_swizzled(w);
   wgmma_hold(d);
   wgmma_fence();
 #pragma unroll
-  for (int k = 0; k < 4; ++k) product<N>(d, a + 2 * k, b + 2 * k, k > 0);
+  for (int k = 0; k < 4; ++k) product<N>(d, descriptor(x + 2 * k), descriptor(w + 2 * k), k > 0);
   wgmma_commit();
 }
 
@@ -262,12 +275,17 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const float (&acc)
     }
 }
 
-// 64 x N results in bfloat16 through shared memory, 64 outputs a box in 128-byte swizzle.
+// 64 x N results in bfloat16 through shared memory, 64 outputs a box in 128-byte swizzle. `is_reused`: a tile's first
+// block, which waits until the tile before is copied. Each block of a tile has a place of its own: the copy engine does
+// loads that were asked for earlier first, so waiting for a block just given to it takes microseconds.
 template <int N>
 __device__ __forceinline__ void copy_block(const CUtensorMap& y_map, const float (&acc)[N / 2], uint32_t staging,
-                                           int row, int output, int barrier, bool is_first, int warp, int lane) {
-  if (is_first) bulk_wait_read<0>();
-  named_barrier_sync(barrier, 128);
+                                           int row, int output, int barrier, bool is_first, bool is_reused, int warp,
+                                           int lane) {
+  if (is_reused) {
+    if (is_first) bulk_wait_read<0>();
+    named_barrier_sync(barrier, 128);
+  }
   const int r = 16 * warp + lane / 8 % 2 * 8 + lane % 8;
 #pragma unroll
   for (int n = 0; n < N / 8; n += 2) {
@@ -291,6 +309,35 @@ __device__ __forceinline__ void copy_block(const CUtensorMap& y_map, const float
   }
 }
 
+// a / b as the language has it, where |a| is in 2^-50 .. 2^100 and b in 1 .. 2^50: the same Newton steps without the
+// branch for what they do not reach, so that several divisions go side by side.
+__device__ __forceinline__ float quotient(float a, float b) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(b));
+  inverse = __fmaf_rn(inverse, __fmaf_rn(-b, inverse, 1.f), inverse);
+  float value = __fmul_rn(a, inverse);
+  value = __fmaf_rn(inverse, __fmaf_rn(-b, value, a), value);
+  return __fmaf_rn(inverse, __fmaf_rn(-b, value, a), value);
+}
+
+// x / (1 + exp(-x)) of each value.
+template <int N> __device__ __forceinline__ void silu(float (&x)[N]) {
+  float below[N];
+  bool is_far = false;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    below[i] = 1.f + expf(-x[i]);
+    is_far |= !(fabsf(x[i]) >= 0x1p-50f && fabsf(x[i]) <= 0x1p100f && below[i] <= 0x1p50f);
+  }
+  if (__any_sync(~0u, is_far)) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = x[i] / below[i];
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; ++i) x[i] = quotient(x[i], below[i]);
+  }
+}
+
 // Outputs come in eights of gate and eights of up; a tile's 256 are 128 columns of y, which share a scale a row. Codes
 // are gathered in `staging` [BM rows][128], maxima [WN][BM] behind them.
 template <class S>
@@ -307,7 +354,7 @@ __device__ __forceinline__ void store_gated(const Problem& p, float (&acc)[S::MB
       const bool is_row = tile.row + row < tile.end;
       float weight = 1.f;
       if (is_row && p.row_weight) weight = p.row_weight[p.picks ? p.picks[tile.row + row] : tile.row + row];
-      int most = 0;
+      float gates[S::N / 8];
 #pragma unroll
       for (int q = 0; q < S::N / 16; ++q)
 #pragma unroll
@@ -318,9 +365,16 @@ __device__ __forceinline__ void store_gated(const Problem& p, float (&acc)[S::MB
             gate *= base[0];
             up *= base[columns];
           }
-          gate = at_most(gate, p.limit);
-          up = -at_most(-at_most(up, p.limit), p.limit);
-          const float value = is_row ? gate / (1.f + expf(-gate)) * up * weight : 0.f;
+          gates[2 * q + j] = at_most(gate, p.limit);
+          acc[m][8 * q + 4 + 2 * h + j] = -at_most(-at_most(up, p.limit), p.limit);
+        }
+      silu(gates);
+      int most = 0;
+#pragma unroll
+      for (int q = 0; q < S::N / 16; ++q)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          const float value = is_row ? gates[2 * q + j] * acc[m][8 * q + 4 + 2 * h + j] * weight : 0.f;
           acc[m][8 * q + 2 * h + j] = value;
           most = max(most, __float_as_int(fabsf(value)));
         }
@@ -335,13 +389,15 @@ __device__ __forceinline__ void store_gated(const Problem& p, float (&acc)[S::MB
     for (int h = 0; h < 2; ++h) {
       const int row = thread_row + 64 * m + 8 * h;
       const float scale = power_of_two_scale(max(maxima[row], maxima[S::BM + row]));
+      // 1 / scale, which is a power of two too (2^-22 .. 2^120) or NaN; a product with it is the quotient.
+      const float inverse = scale == scale ? __uint_as_float((254u << 23) - __float_as_uint(scale)) : scale;
       if (wn == 0 && lane % 4 == 0 && tile.row + row < tile.end)
         p.y_scale[(size_t)(tile.row + row) * (columns / 128) + tile.output / 256] = scale;
 #pragma unroll
       for (int q = 0; q < S::N / 16; ++q) {
         uint16_t pair;
         asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-            : "=h"(pair) : "f"(acc[m][8 * q + 2 * h + 1] / scale), "f"(acc[m][8 * q + 2 * h] / scale));
+            : "=h"(pair) : "f"(acc[m][8 * q + 2 * h + 1] * inverse), "f"(acc[m][8 * q + 2 * h] * inverse));
         const int at = wn * S::N / 2 + 8 * q + lane % 4 * 2;
         *(uint16_t*)(staging + row * 128 + ((at / 16 ^ row % 8) << 4) + at % 16) = pair;
       }
@@ -363,6 +419,15 @@ __device__ __forceinline__ void wait_for(int pending) {
   if (pending == 0) wgmma_wait<0>();
 }
 
+// Whether the phase is over; does not wait.
+__device__ __forceinline__ bool is_complete(uint32_t barrier, uint32_t parity) {
+  uint32_t is_over;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+      : "=r"(is_over) : "r"(barrier), "r"(parity) : "memory");
+  return is_over;
+}
+
 // A stage is free when every block that it was copied from may write it again.
 template <class S> __device__ __forceinline__ void release(uint32_t empty, int lane) {
   if constexpr (S::CLUSTER > 1) {
@@ -374,20 +439,21 @@ template <class S> __device__ __forceinline__ void release(uint32_t empty, int l
 
 template <class S>
 __device__ __forceinline__ void consume(const CUtensorMap& y_map, const Problem& p, Ring ring, uint8_t* shared) {
-  const int group = threadIdx.x / 128, warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
+  const int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
   const int row_in_tile = group % S::WM * S::MB * 64, output_in_tile = group / S::WM * S::N;
   const int thread_row = row_in_tile + 16 * warp + lane / 4;
   const bool is_first = threadIdx.x % 128 == 0;
   const int rank = S::CLUSTER > 1 ? cluster_rank() : 0;
-  const uint32_t staging = shared_address(shared) + group * 64 * S::N * 2;
+  const uint32_t staging = shared_address(shared) + group * S::MB * 64 * S::N * 2;
   grid_dependency_wait();
   float acc[S::MB][S::N / 2], d[S::DEPTH][S::N / 2];
 #pragma unroll
   for (int i = 0; i < S::DEPTH; ++i)
 #pragma unroll
     for (int j = 0; j < S::N / 2; ++j) d[i][j] = 0.f;
+  bool is_full = false;  // the next stage, asked before the last promotion of a step, which hides the answer's time
   Tile tile;
-  for (Tiles<S> tiles(p, rank); tiles.get(tile);) {
+  for (Tiles<S> tiles(p, rank); __any_sync(~0u, tiles.get(tile));) {
     const int output = tile.output + output_in_tile, boundary = 128 - output % 128;
     // Of tiles over two whole 128s, the second half's warpgroup has the second scale.
     const int block = !S::STRADDLES && S::BN > 128 ? output_in_tile / 128 : 0;
@@ -397,15 +463,30 @@ __device__ __forceinline__ void consume(const CUtensorMap& y_map, const Problem&
 #pragma unroll
       for (int j = 0; j < S::N / 2; ++j) acc[m][j] = 0.f;
     if constexpr (S::DEPTH == 1) {
-      for (int k = 0; k < p.steps; ++k, ring.advance()) {
-        mbarrier_wait(ring.full_at(), ring.phase);
+      // Carried from step to step in uniform registers: worked out anew, they would delay each step's first product.
+      const Ring first = ring.at(0);
+      uint32_t x = low(ring.x_at() + row_in_tile * 128), w = low(ring.w_at() + output_in_tile * 128);
+      uint32_t row_scales = ring.scales_at() + 4 * thread_row, tile_scales = ring.scales_at() + 4 * S::BM;
+      uint32_t full = ring.full_at();
+      for (int k = 0; k < p.steps; ++k) {
+        if (!is_full) mbarrier_wait(full, ring.phase);
         Scales<S> s;
-        s.read(ring, thread_row, block, has_tiles);
+        s.read(row_scales, tile_scales, block, has_tiles);
 #pragma unroll
         for (int m = 0; m < S::MB; ++m) {
-          multiply_step<S::N>(d[0], ring.x_at() + (row_in_tile + 64 * m) * 128, ring.w_at() + output_in_tile * 128);
+          multiply_step<S::N>(d[0], x + m * 512, w);
           wgmma_wait<0>();
-          if (m == S::MB - 1) release<S>(ring.empty_at(), lane);
+          if (m == S::MB - 1) {
+            release<S>(ring.empty_at(), lane);
+            ring.advance();
+            const bool is_first_stage = ring.stage == 0;
+            x = is_first_stage ? low(first.x_at() + row_in_tile * 128) : x + ring.x_bytes / 16;
+            w = is_first_stage ? low(first.w_at() + output_in_tile * 128) : w + ring.w_bytes / 16;
+            row_scales = is_first_stage ? first.scales_at() + 4 * thread_row : row_scales + ring.scale_bytes;
+            tile_scales = is_first_stage ? first.scales_at() + 4 * S::BM : tile_scales + ring.scale_bytes;
+            full = is_first_stage ? first.full_at() : full + 8;
+            is_full = __all_sync(~0u, is_complete(full, ring.phase));
+          }
           promote<S>(acc[m], d[0], s, m, boundary);
         }
       }
@@ -416,8 +497,8 @@ __device__ __forceinline__ void consume(const CUtensorMap& y_map, const Problem&
       uint32_t empty[D];
       auto issue = [&](int i) {
         mbarrier_wait(ring.full_at(), ring.phase);
-        s[i].read(ring, thread_row, block, has_tiles);
-        multiply_step<S::N>(d[i], ring.x_at() + row_in_tile * 128, ring.w_at() + output_in_tile * 128);
+        s[i].read(ring.scales_at() + 4 * thread_row, ring.scales_at() + 4 * S::BM, block, has_tiles);
+        multiply_step<S::N>(d[i], low(ring.x_at() + row_in_tile * 128), low(ring.w_at() + output_in_tile * 128));
         empty[i] = ring.empty_at();
         ring.advance();
       };
@@ -447,7 +528,8 @@ __device__ __forceinline__ void consume(const CUtensorMap& y_map, const Problem&
       bool is_done = row >= tile.end;
       if constexpr (S::CAN_COPY) {
         if (!is_done && p.is_copied && (row + 64 <= tile.end || tile.end == p.rows)) {
-          copy_block<S::N>(y_map, block, staging, row, output, 1 + group, is_first, warp, lane);
+          copy_block<S::N>(y_map, block, staging + m * 64 * S::N * 2, row, output, 1 + group, is_first, m == 0, warp,
+                           lane);
           is_done = true;
         }
       }
@@ -491,7 +573,7 @@ fp8_product(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ C
   if constexpr (S::CLUSTER > 1) cluster_sync();
   else __syncthreads();
   grid_dependency_launch();
-  if (threadIdx.x >= 128 * S::GROUPS) {
+  if (uniform(threadIdx.x / 128) == S::GROUPS) {
     if constexpr (S::IS_LARGE) give_registers<40>();
     const int thread = threadIdx.x - 128 * S::GROUPS;
     if (thread == 0) produce<S>(x_map, w_map, p, ring);
