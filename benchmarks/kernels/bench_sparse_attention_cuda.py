@@ -53,6 +53,17 @@ def plan(positions: Tensor, sequences: int, ratio: int, num_slots: int) -> TileP
     return TilePlan((tiles,), place)
 
 
+def plan_of_run(positions: Tensor, ratio: int, num_slots: int) -> TilePlan:
+    """A run of one sequence in tiles of 64 rows, whose pages lie anywhere in the buffer."""
+    rows, last, pages = positions.shape[0], int(positions[-1]), num_slots // PAGE
+    tiles, place = rows // PAGE, torch.arange(rows, device="cuda")
+    window = torch.randperm(pages, device="cuda")[: last // PAGE + 1][None].contiguous()
+    entries = torch.randperm(pages, device="cuda")[: (last + 1) // ratio // PAGE + 1][None].contiguous()
+    used = torch.full((tiles,), PAGE, device="cuda")
+    where = (positions.view(tiles, PAGE), used, torch.zeros_like(used), window, PAGE, WINDOW, entries, PAGE)
+    return TilePlan((KeyTiles(place, PAGE, *where, 0, ratio, last, num_runs=1),), place)
+
+
 def picks(rows: int, entries: int, k: int) -> Tensor:
     """Ascending, int32 [rows, 1, k]."""
     some = torch.rand(min(rows, 256), entries, device="cuda").topk(k).indices.sort(-1).values.int()
@@ -61,15 +72,22 @@ def picks(rows: int, entries: int, k: int) -> Tensor:
 
 def ours(heads: int, rows: int, k: int, keys: PackedKv, impl: str, *, prefill: bool = False) -> Callable[[], object]:
     """A call over inputs of its own."""
-    ratio, start = (128, (1 << 20) - 1) if k == 8192 else (4, 8191)
+    ratio, start = (128, (1 << 20) - 1) if k == 8192 else (4, 8192 if prefill else 8191)
     positions = torch.full((rows,), start, device="cuda")
     if prefill:
         positions += torch.arange(rows, device="cuda")
+    chosen = None if k == 8192 else picks(rows, (start + 1) // ratio, k)
+    if prefill:
+        assert chosen is not None, "prefill is timed with picks"
+        chosen = chosen.view(-1, PAGE, k)
+        where = plan_of_run(positions, ratio, len(keys.data))
+    else:
+        where = plan(positions, rows, ratio, len(keys.data))
     given: dict[str, Any] = {
         "query": torch.randn(rows, heads, DIM, dtype=torch.bfloat16, device="cuda"),
         "sink": torch.randn(heads, device="cuda"),
-        "plan": plan(positions, 1 if prefill else rows, ratio, len(keys.data)),
-        "picks": None if k == 8192 else [picks(rows, (start + 1) // ratio, k)],
+        "plan": where,
+        "picks": None if chosen is None else [chosen],
     }
     return partial(sparse_attention, keys=keys, scale=SCALE, impl=impl, **given)
 

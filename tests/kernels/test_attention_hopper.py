@@ -11,7 +11,7 @@ from benthic.kernels.kv_storage import PackedKv, pack_kv, unpack_kv
 from benthic.kernels.rope import RopeTable, apply_rope
 from benthic.kernels.sparse_attention import TilePlan, sparse_attention
 from benthic.kernels.sparse_attention.cases import Pass, inputs, make_pass, random_picks
-from benthic.kernels.sparse_attention.cuda import attend_tiles_cuda
+from benthic.kernels.sparse_attention.cuda import WIDENED, attend_tiles_cuda
 from tests.kernels.test_attention_cuda import exact, on_cuda
 from tests.kernels.test_cuda import no_waiting
 
@@ -51,13 +51,14 @@ def widened(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def by_schedule(given: dict[str, Any], schedule: tuple[int, int, int], workspace_bytes: int = 1 << 28) -> Tensor:
+    """Tiles of single rows take whole rows where widened keys are asked for."""
     plan: TilePlan = given["plan"]
     picks = given.get("picks") or [None] * len(plan.groups)
-    rest = (None, None, workspace_bytes, schedule)
-    parts = [
-        attend_tiles_cuda(given["query"], given["keys"], given["sink"], tiles, given["scale"], kept, *rest)
-        for tiles, kept in zip(plan.groups, picks, strict=True)
-    ]
+    parts = []
+    for tiles, kept in zip(plan.groups, picks, strict=True):
+        by = WHOLE if schedule == WIDENED and tiles.rows_per_tile == 1 else schedule
+        call = (given["query"], given["keys"], given["sink"], tiles, given["scale"], kept)
+        parts.append(attend_tiles_cuda(*call, None, None, workspace_bytes, by))
     return torch.cat(parts).index_select(0, plan.order)
 
 
@@ -71,7 +72,7 @@ def test_it_is_near_float64_never_waits_and_both_schedules_agree(ratio: int, pic
         got = sparse_attention(**given)
     expected = exact(widened(given))
     assert (got.double() - expected).norm() / expected.norm() <= TOLERANCE
-    for schedule in (WHOLE, *SPREAD):
+    for schedule in (WHOLE, WIDENED, *SPREAD):
         assert torch.equal(by_schedule(given, schedule), got), schedule
 
 
@@ -81,7 +82,7 @@ def test_large_scores_and_windows_without_a_key_in_them_agree_too() -> None:
     got = by_schedule(given, WHOLE)
     expected = exact(widened(given))
     assert (got.double() - expected).norm() / expected.norm() <= 2 * TOLERANCE
-    assert all(torch.equal(by_schedule(given, schedule), got) for schedule in SPREAD)
+    assert all(torch.equal(by_schedule(given, schedule), got) for schedule in (WIDENED, *SPREAD))
 
 
 def test_lists_of_more_than_one_chunk_are_folded_in_one_order() -> None:
@@ -90,7 +91,7 @@ def test_lists_of_more_than_one_chunk_are_folded_in_one_order() -> None:
     got = sparse_attention(**given, impl="cuda")
     expected = exact(widened(given))
     assert (got.double() - expected).norm() / expected.norm() <= TOLERANCE
-    for schedule in (WHOLE, *SPREAD):
+    for schedule in (WHOLE, WIDENED, *SPREAD):
         for workspace in (1, 1 << 28):
             assert torch.equal(by_schedule(given, schedule, workspace), got), (schedule, workspace)
 
@@ -126,6 +127,23 @@ def test_neither_pages_nor_unseen_keys_are_in_the_bits() -> None:
                 moved[other.entry_slot(sequence, entry)] = given["keys"][where.entry_slot(sequence, entry)]
         elsewhere = there(given | {"keys": moved, "plan": other.plan})
         assert torch.equal(sparse_attention(**elsewhere, impl="cuda"), expected), page
+        assert torch.equal(by_schedule(elsewhere, WIDENED), expected), page
+
+
+@pytest.mark.parametrize("ratio", [0, 4, 128])
+def test_runs_of_several_sequences_share_a_workspace_of_widened_keys(ratio: int) -> None:
+    where, given = case(ratio, 128, [(0, 0, 70), (1, 37, 500), (0, 300, 90), (1, 600, 64)], longest=700)
+    plan = where.of_runs([(run.sequence, run.start, run.length) for run in where.runs], tiles_per_group=32).plan
+    tiles = plan.groups[-1]
+    assert tiles.num_runs == 4
+    given = there(
+        given | {"plan": plan} | ({"picks": random_picks(replace(where, plan=plan), 90)} if ratio == 4 else {})
+    )
+    expected = by_schedule(given, WHOLE)
+    for _ in range(5):  # what is not written is not read, whatever it holds
+        left = torch.full((1 << 26,), 255, dtype=torch.uint8, device="cuda")
+        del left
+        assert torch.equal(by_schedule(given, WIDENED), expected)
 
 
 @pytest.mark.parametrize("spans", [SPANS, [(0, 7999, 1)], [(0, 100, 16), (1, 7000, 64)]])

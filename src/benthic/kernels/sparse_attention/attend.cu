@@ -7,8 +7,10 @@
 //   reference of a block the running maximum, which moves only when a block's maximum exceeds it by 2^8
 //   sums of a row        weights in one fragment order, then block by block; 4 steps of 16 keys of a block in fp32
 //   chunks               CHUNK blocks make a partial result; a row of more than one folds them in ascending order
-// Queries, keys and weights are fp16, where e4m3 times 2^-15..2^7 is exact. Two schedules with the same bits:
+// Queries, keys and weights are fp16, where e4m3 times 2^-15..2^7 is exact. Three schedules with the same bits:
 //   attend               a program runs a row's whole chunk                                   for many rows
+//   widen_keys, then     keys of the call to fp16, then as `attend`                           for rows that share
+//     attend_widened                                                                            most of their keys
 //   scores, then values  blocks of a row spread over programs, then slices of its columns     for few
 //   fold                 chunks into the result
 // Who brings keys never fences, for the fence would wait for the loads it has in flight: who reads them does.
@@ -16,7 +18,7 @@
 
 #include "fold.cuh"
 #include "spread.cuh"
-#include "whole.cuh"
+#include "widened.cuh"
 
 namespace attention {
 
@@ -41,22 +43,37 @@ int launch(Kernel kernel, dim3 grid, int threads, int bytes, bool early, cudaStr
 using namespace attention;
 
 // `tensors` in the order of Call's pointers, `sizes` in the order of its integers and then the number of rows.
-// `each`: 0 for whole rows in one program; else blocks of a program of `scores`, with slices of `width` columns whose
-// keys are requested `depth` blocks ahead.
-extern "C" int sparse_attention(void* const* tensors, const int* sizes, float scale, int each, int width, int depth,
-                                void* stream) {
+static Call call_of(void* const* tensors, const int* sizes, float scale) {
   Call call;
-  memcpy(&call, tensors, 18 * sizeof(void*));
-  memcpy(&call.first, sizes, 14 * sizeof(int));
+  memcpy(&call, tensors, 20 * sizeof(void*));
+  memcpy(&call.first, sizes, 15 * sizeof(int));
   call.scale = scale * LOG2_E, call.tolerance = 8.f / call.scale;
   call.most_chunks = (call.most_blocks + CHUNK - 1) / CHUNK;
+  return call;
+}
+
+// Keys of all rows of a call to the workspace; `runs`: of tiles of one sequence.
+extern "C" int widen_attention_keys(void* const* tensors, const int* sizes, int runs, void* stream) {
+  const Call call = call_of(tensors, sizes, 1.f);
+  const int blocks = call.num_places / call.per_tile * 3 + runs * ((call.run_entries + BLOCK - 1) / BLOCK);
+  return launch(widen_keys, dim3(blocks), 128, 0, false, (cudaStream_t)stream, call);
+}
+
+// `each`: 0 for whole rows in one program, -1 for the same with widened keys; else blocks of a program of `scores`, with
+// slices of `width` columns whose keys are requested `depth` blocks ahead.
+extern "C" int sparse_attention(void* const* tensors, const int* sizes, float scale, int each, int width, int depth,
+                                void* stream) {
+  const Call call = call_of(tensors, sizes, scale);
   int device, programs;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&programs, cudaDevAttrMultiProcessorCount, device);
-  const int units = sizes[14] * (call.heads / 64), chunks = call.most_chunks;
+  const int units = sizes[15] * (call.heads / 64), chunks = call.most_chunks;
   const cudaStream_t on = (cudaStream_t)stream;
   int error;
-  if (each == 0) {
+  if (each == -1) {
+    error = launch(attend_widened, dim3(min(units * chunks, programs)), 512, SharedWidened::BYTES, false, on, call,
+                   units * chunks);
+  } else if (each == 0) {
     error = launch(attend, dim3(min(units * chunks, programs)), 512, Shared::BYTES, false, on, call, units * chunks);
   } else {
     const dim3 runs((call.most_blocks + each - 1) / each, units);
@@ -69,5 +86,5 @@ extern "C" int sparse_attention(void* const* tensors, const int* sizes, float sc
     else error = launch(values<128, 1>, grid, 896, SharedValues<128>::BYTES, true, on, call);
   }
   if (error || chunks == 1) return error;
-  return launch(fold, dim3(units, 16), 256, 0, each != 0, on, call);
+  return launch(fold, dim3(units, 16), 256, 0, each > 0, on, call);
 }

@@ -21,8 +21,10 @@ struct Call {
   const int* picks;
   const float *cosine, *sine;
   float *scores, *maxima, *partials, *sums;
+  uint8_t* wide;  // rows of `widen_keys`
+  int* runs;      // of each tile: its number among runs of tiles of one sequence
   int first, heads, per_tile, num_picks, most_blocks, window_pages, window_page, window, entry_pages, entry_page,
-      entry_base, ratio, row_bytes, num_places;
+      entry_base, ratio, row_bytes, num_places, run_entries;
   float scale;      // of scores, times log2(e)
   float tolerance;  // of raw scores, by which a maximum may exceed the reference
   int most_chunks;  // of `most_blocks`

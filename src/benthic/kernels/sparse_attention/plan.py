@@ -68,13 +68,17 @@ class KeyTables:
 
 @dataclass(frozen=True, slots=True)
 class TileArrays:
-    """Host side of one group of n tiles with Q rows, all int64: `rows`, `positions` [n, Q]; `used`, `sequence` [n]."""
+    """Host side of one group of n tiles with Q rows, all int64: `rows`, `positions` [n, Q]; `used`, `sequence` [n].
+
+    `num_runs`: see `KeyTiles`; 0 where a group stands for others of its shape.
+    """
 
     rows: Ints
     positions: Ints
     used: Ints
     sequence: Ints
     last_position: int
+    num_runs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class TileTensors:
     used: Tensor
     sequence: Tensor
     last_position: int
+    num_runs: int = 0
 
     def tensors(self) -> list[Tensor]:
         """Every tensor, in a fixed order."""
@@ -94,7 +99,7 @@ class TileTensors:
     def map(self, move: Callable[[Tensor], Tensor]) -> "TileTensors":
         """Applies `move` to every tensor."""
         rows, positions, used, sequence = (move(tensor) for tensor in self.tensors())
-        return TileTensors(rows, positions, used, sequence, self.last_position)
+        return TileTensors(rows, positions, used, sequence, self.last_position, self.num_runs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +192,8 @@ def _tiles(pieces: list[tuple[int, int, int, int]], rows_per_tile: int) -> TileA
     offset = np.arange(rows_per_tile, dtype=np.int64)
     offset = np.where(offset < used[:, None], offset, 0)
     positions = position[:, None] + offset
-    return TileArrays(row[:, None] + offset, positions, used, sequence, int(positions.max()))
+    num_runs = 1 + int(np.count_nonzero(np.diff(sequence)))
+    return TileArrays(row[:, None] + offset, positions, used, sequence, int(positions.max()), num_runs)
 
 
 def _pad(group: TileArrays, num_tiles: int) -> TileArrays:
@@ -204,6 +210,7 @@ def _pad(group: TileArrays, num_tiles: int) -> TileArrays:
         positions=more(group.positions),
         used=np.concatenate([group.used, np.zeros(missing, dtype=np.int64)]),
         sequence=more(group.sequence),
+        num_runs=0,
     )
 
 
@@ -213,9 +220,8 @@ def group_tensors(group: TileArrays, device: torch.device) -> TileTensors:
     def move(array: Ints) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
 
-    return TileTensors(
-        move(group.rows), move(group.positions), move(group.used), move(group.sequence), group.last_position
-    )
+    tensors = (move(group.rows), move(group.positions), move(group.used), move(group.sequence))
+    return TileTensors(*tensors, group.last_position, group.num_runs)
 
 
 def tile_plans(
@@ -258,4 +264,5 @@ def _key_tiles(group: TileTensors, tables: KeyTables, ratio: int, window: int) -
         entry_base=tables.entry_base,
         ratio=ratio,
         last_position=group.last_position,
+        num_runs=group.num_runs,
     )

@@ -52,6 +52,8 @@ class KeyTiles:
     """Upper bound of the positions, known to the host."""
     bias: Tensor | None = None
     """float32 [n, Q, B*64], 0 where a key is visible and -inf elsewhere, if it was made beforehand."""
+    num_runs: int = 0
+    """Upper bound of the runs of neighbouring tiles of one sequence, known to the host; 0 if it is not."""
 
     @property
     def num_tiles(self) -> int:

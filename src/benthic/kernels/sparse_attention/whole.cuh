@@ -8,6 +8,10 @@ namespace attention {
 
 // `attend`: half of the query, two stages of keys, weights of two blocks, raw rows on their way, tables.
 struct Shared {
+  static constexpr bool IS_WIDENED = false;  // keys, before this kernel
+  static constexpr bool IN_TURNS = false;    // values of a block after the scores of the next, not beside them
+  static constexpr int STAGES = 2, WEIGHT_STAGES = 2, NUM_ITEMS = 4;
+  static constexpr int HELD = 16;  // steps of the query in registers
   static constexpr int STAGE = 8 * TILE, ROW = 592, BATCH = 8 * ROW;
   static constexpr int QUERY = 0, KEYS = 4 * TILE, WEIGHTS = KEYS + 2 * STAGE, RAW = WEIGHTS + 2 * TILE,
                        RAW_SEEN = RAW + 8 * BATCH, UNSEEN = RAW_SEEN + 256, FACTOR = UNSEEN + 512, END = FACTOR + 512,
@@ -15,21 +19,23 @@ struct Shared {
                        RAW_FULL = READY + 16, BYTES = RAW_FULL + 64 + 1024;
 };
 
-extern __shared__ uint8_t shared_bytes[];
+extern __shared__ __align__(1024) uint8_t shared_bytes[];
 __device__ __forceinline__ uint8_t* shared_start() {
   return (uint8_t*)(((uintptr_t)shared_bytes + 1023) & ~(uintptr_t)1023);
 }
 
-// Steps 0..15 of a warpgroup's query as first operands in registers, from the same columns in the same order.
-__device__ __forceinline__ void hold_query(const __nv_bfloat16* query, uint32_t (&held)[64], int r, int lane) {
+// The first STEPS steps of a warpgroup's query as first operands in registers, from the same columns in the same order.
+template <int STEPS>
+__device__ __forceinline__ void hold_query(const __nv_bfloat16* query, uint32_t (&held)[4 * STEPS], int r, int lane) {
+  constexpr int PART = STEPS / 2;
 #pragma unroll
-  for (int first = 0; first < 16; first += 8) {
-    uint4 v[8];
+  for (int first = 0; first < STEPS; first += PART) {
+    uint4 v[PART];
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < PART; ++i)
       v[i] = load_16(query + (size_t)(r + (i & 1) * 8) * DIM + ((first + i) >> 1) * 32 + (lane & 3) * 8);
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < PART; ++i) {
       const uint4 h = halves_of(v[i]);
       uint32_t line[4] = {bytes_of(h.x, h.y, 0x5410), bytes_of(h.x, h.y, 0x7632), bytes_of(h.z, h.w, 0x5410),
                           bytes_of(h.z, h.w, 0x7632)};
@@ -41,7 +47,15 @@ __device__ __forceinline__ void hold_query(const __nv_bfloat16* query, uint32_t 
 }
 
 // What the scoring warpgroup tells the summing ones of an item. number -1: there are no more.
-__device__ __forceinline__ Item* item_at(uint8_t* memory, int k) { return (Item*)(memory + Shared::ITEMS) + (k & 3); }
+template <class S>
+__device__ __forceinline__ Item* item_at(uint8_t* memory, int k) {
+  return (Item*)(memory + S::ITEMS) + (k & (S::NUM_ITEMS - 1));
+}
+// Until the stage that block `all` of a program had is free again.
+template <class S>
+__device__ __forceinline__ void wait_released(uint32_t shared, int all) {
+  if (all >= 0) mbarrier_wait(shared + S::EMPTY + 8 * (all % S::STAGES), all / S::STAGES & 1);
+}
 
 // Columns of eight raw rows to fp16 in a stage: sixteen lanes a row, eight codes a lane; `line` is the first row's.
 // Four rows' words are read before any is stored, so that no read waits for another. The last group of codes has eight
@@ -156,100 +170,119 @@ __device__ __forceinline__ void bring_items(const Call& call, const Row& first_r
   }
 }
 
-// The scoring warpgroup: half of the query in registers, and a chain of references and sums.
-__device__ __forceinline__ void score_items(const Call& call, Row row, Item item, int total, uint8_t* memory,
-                                            uint32_t shared) {
-  const int thread = threadIdx.x & 127, lane = thread & 31, r = (thread >> 5) * 16 + (lane >> 2);
-  const int groups = call.heads / 64;
-  int all = 0;
-  for (int k = 0; item.number >= 0; ++k) {
-    const __nv_bfloat16* query =
-        call.query + ((size_t)item.query * call.heads + item.number / call.most_chunks % groups * 64) * DIM;
-    uint32_t held[64];
-    hold_query(query, held, r, lane);
-    named_barrier_sync(1, 128);  // all have multiplied by the query before
-    bring_query<128, 4>(query, shared + Shared::QUERY, thread);
-    fence_proxy_async();
-    named_barrier_sync(1, 128);
-    float m0 = 0.f, m1 = 0.f, l0 = 0.f, l1 = 0.f;
-    for (int n = 0; n < item.blocks; ++n, ++all) {
-      const int stage = all & 1;
-      float s[32], f0, f1, t0, t1;
-      uint64_t q = operand(shared + Shared::QUERY, 16, 1024);
-      uint64_t keys = operand(shared + Shared::KEYS + stage * Shared::STAGE, 16, 1024);
-      asm volatile("" : "+l"(q), "+l"(keys));  // opaque: or the compiler keeps all descriptors live and spills
-      mbarrier_wait(shared + Shared::FULL + 8 * stage, (all >> 1) & 1);
-      fence_proxy_async();
-      wgmma_hold(s);
-      wgmma_fence();
+// A scoring warpgroup's chain of one item: references and sums of a thread's rows r and r + 8.
+struct Chain {
+  float m0, m1, l0, l1;
+};
+// Scores and weights of block n of an item, which is block `all` of the program.
+template <class S>
+__device__ __forceinline__ void score_block(const Call& call, const uint32_t (&held)[4 * S::HELD], Chain& chain, int n,
+                                            int all, uint8_t* memory, uint32_t shared, int r, int lane) {
+  const int stage = all % S::STAGES, turn = all % S::WEIGHT_STAGES;
+  float s[32], f0, f1, t0, t1;
+  uint64_t q = operand(shared + S::QUERY, 16, 1024);
+  uint64_t keys = operand(shared + S::KEYS + stage * S::STAGE, 16, 1024);
+  asm volatile("" : "+l"(q), "+l"(keys));  // opaque: or the compiler keeps all descriptors live and spills
+  mbarrier_wait(shared + S::FULL + 8 * stage, all / S::STAGES & 1);
+  fence_proxy_async();
+  wgmma_hold(s);
+  wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < 16; ++i) mma_n64_held(s, held + 4 * i, keys + (i >> 2) * (TILE >> 4) + (i & 3) * 2, i);
+  for (int i = 0; i < S::HELD; ++i)
+    mma_n64_held(s, held + 4 * i, keys + (i >> 2) * (TILE >> 4) + (i & 3) * 2, i);
 #pragma unroll
-      for (int i = 0; i < 16; ++i)
-        mma_n64(s, q + (i >> 2) * (TILE >> 4) + (i & 3) * 2, keys + (4 + (i >> 2)) * (TILE >> 4) + (i & 3) * 2, 1);
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_hold(s);
-      hide_unseen(s, (const int*)(memory + Shared::UNSEEN) + stage * BLOCK, lane);
-      float top0, top1;
-      maxima_of(s, top0, top1);
-      advance(call, n, top0, m0, m0, f0);
-      advance(call, n, top1, m1, m1, f1);
-      weigh(s, m0, m1, call.scale, t0, t1);
-      l0 = __fmaf_rn(l0, f0, t0);
-      l1 = __fmaf_rn(l1, f1, t1);
-      if (all >= 2) mbarrier_wait(shared + Shared::EMPTY + 8 * stage, (all / 2 - 1) & 1);
-      store_weights(s, shared + Shared::WEIGHTS + stage * TILE, r, lane);
-      if ((lane & 3) == 0) {
-        float* factors = (float*)(memory + Shared::FACTOR) + stage * 64;
-        factors[r] = f0, factors[r + 8] = f1;
-        if (n == item.blocks - 1) {
-          float* ends = (float*)(memory + Shared::END) + (k & 1) * 128;
-          ends[r] = m0, ends[r + 8] = m1, ends[64 + r] = l0, ends[72 + r] = l1;
-        }
-      }
-      if (n == 0 && thread == 0) *item_at(memory, k) = item;
-      fence_proxy_async();
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(shared + Shared::READY + 8 * stage);
-    }
-    item = next_item(call, item.number + gridDim.x, total, row);
-    if (item.number < 0) {
-      if (all >= 2) mbarrier_wait(shared + Shared::EMPTY + 8 * (all & 1), (all / 2 - 1) & 1);
-      if (thread == 0) *item_at(memory, k + 1) = item;
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(shared + Shared::READY + 8 * (all & 1));
-    }
+  for (int i = S::HELD; i < 32; ++i)
+    mma_n64(s, q + ((i - S::HELD) >> 2) * (TILE >> 4) + (i & 3) * 2, keys + (i >> 2) * (TILE >> 4) + (i & 3) * 2, 1);
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_hold(s);
+  if (S::IN_TURNS && n > 0 && lane == 0) mbarrier_arrive(shared + S::READY + 8 * ((all - 1) & 1));
+  hide_unseen(s, (const int*)(memory + S::UNSEEN) + stage * BLOCK, lane);
+  float top0, top1;
+  maxima_of(s, top0, top1);
+  advance(call, n, top0, chain.m0, chain.m0, f0);
+  advance(call, n, top1, chain.m1, chain.m1, f1);
+  weigh(s, chain.m0, chain.m1, call.scale, t0, t1);
+  chain.l0 = __fmaf_rn(chain.l0, f0, t0);
+  chain.l1 = __fmaf_rn(chain.l1, f1, t1);
+  wait_released<S>(shared, all - S::WEIGHT_STAGES);
+  store_weights(s, shared + S::WEIGHTS + turn * TILE, r, lane);
+  if ((lane & 3) == 0) {
+    float* factors = (float*)(memory + S::FACTOR) + turn * 64;
+    factors[r] = f0, factors[r + 8] = f1;
   }
 }
 
+// The scoring warpgroup: a part of the query in registers, and a chain for each item.
+template <class S>
+__device__ __forceinline__ void score_items(const Call& call, Item item, int total, uint8_t* memory, uint32_t shared) {
+  const int thread = threadIdx.x & 127, lane = thread & 31, r = (thread >> 5) * 16 + (lane >> 2);
+  const int groups = call.heads / 64;
+  int all = 0, k = 0;
+  for (; item.number >= 0; ++k) {
+    const __nv_bfloat16* query =
+        call.query + ((size_t)item.query * call.heads + item.number / call.most_chunks % groups * 64) * DIM;
+    uint32_t held[4 * S::HELD];
+    hold_query<S::HELD>(query, held, r, lane);
+    named_barrier_sync(1, 128);  // all have multiplied by the query before
+    int same = thread;
+    asm volatile("" : "+r"(same));  // opaque: or addresses of every line stay in registers from row to row
+    bring_query<128, S::HELD / 4>(query, shared + S::QUERY, same);
+    fence_proxy_async();
+    named_barrier_sync(1, 128);
+    Chain chain = {};
+    for (int n = 0; n < item.blocks; ++n, ++all) {
+      score_block<S>(call, held, chain, n, all, memory, shared, r, lane);
+      if (n == item.blocks - 1 && (lane & 3) == 0) {
+        float* ends = (float*)(memory + S::END) + k % S::WEIGHT_STAGES * 128;
+        ends[r] = chain.m0, ends[r + 8] = chain.m1, ends[64 + r] = chain.l0, ends[72 + r] = chain.l1;
+      }
+      if (!S::IS_WIDENED && n == 0 && thread == 0) *item_at<S>(memory, k) = item;
+      fence_proxy_async();
+      __syncwarp();
+      const bool is_later = S::IN_TURNS && n < item.blocks - 1;
+      if (lane == 0 && !is_later) mbarrier_arrive(shared + S::READY + 8 * (all & 1));
+    }
+    if constexpr (S::IS_WIDENED) {
+      mbarrier_wait(shared + S::FULL + 8 * (all % S::STAGES), all / S::STAGES & 1);
+      item = *item_at<S>(memory, k + 1);
+    } else {
+      Row row;
+      item = next_item(call, item.number + gridDim.x, total, row);
+    }
+  }
+  wait_released<S>(shared, all - S::WEIGHT_STAGES);
+  if (!S::IS_WIDENED && thread == 0) *item_at<S>(memory, k) = item;
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(shared + S::READY + 8 * (all & 1));
+}
+
 // A summing warpgroup: half SIDE of the columns of every block.
-template <int SIDE>
+template <class S, int SIDE>
 __device__ __forceinline__ void sum_items(const Call& call, uint8_t* memory, uint32_t shared) {
   const int lane = threadIdx.x & 31, r = ((threadIdx.x & 127) >> 5) * 16 + (lane >> 2);
   int all = 0;
   for (int k = 0;; ++k) {
-    mbarrier_wait(shared + Shared::READY + 8 * (all & 1), (all >> 1) & 1);
-    const Item* item = item_at(memory, k);
+    mbarrier_wait(shared + S::READY + 8 * (all & 1), (all >> 1) & 1);
+    const Item* item = item_at<S>(memory, k);
     if (item->number < 0) return;
     float o[128];
     Ends ends;
 #pragma unroll
     for (int i = 0; i < 128; ++i) o[i] = 0.f;
     for (int left = item->blocks; left > 0; --left, ++all) {
-      const int stage = all & 1;
-      mbarrier_wait(shared + Shared::READY + 8 * stage, (all >> 1) & 1);
+      const int stage = all % S::STAGES, turn = all % S::WEIGHT_STAGES;
+      mbarrier_wait(shared + S::READY + 8 * (all & 1), (all >> 1) & 1);
       fence_proxy_async();
-      rescale(o, (const float*)(memory + Shared::FACTOR) + stage * 64, r);
-      issue_values(o, shared + Shared::WEIGHTS + stage * TILE,
-                   shared + Shared::KEYS + stage * Shared::STAGE + SIDE * 4 * TILE);
+      rescale(o, (const float*)(memory + S::FACTOR) + turn * 64, r);
+      issue_values(o, shared + S::WEIGHTS + turn * TILE, shared + S::KEYS + stage * S::STAGE + SIDE * 4 * TILE);
       wgmma_wait<0>();
       wgmma_hold(o);
       if (left == 1) {
-        const float* found = (const float*)(memory + Shared::END) + (k & 1) * 128 + r;
+        const float* found = (const float*)(memory + S::END) + k % S::WEIGHT_STAGES * 128 + r;
         ends = {found[0], found[8], found[64], found[72]};
       }
-      if (lane == 0) mbarrier_arrive(shared + Shared::EMPTY + 8 * stage);
+      if (lane == 0) mbarrier_arrive(shared + S::EMPTY + 8 * stage);
     }
     write(call, *item, o, SIDE * 256, ends);
   }
@@ -278,11 +311,11 @@ __global__ void __launch_bounds__(512, 1) attend(const __grid_constant__ Call ca
     give_registers<64>();
     bring_items(call, row, item, total, memory, shared);
   } else if (role == 0) {
-    score_items(call, row, item, total, memory, shared);
+    score_items<Shared>(call, item, total, memory, shared);
   } else {
     take_registers<160>();
-    if (role == 1) sum_items<0>(call, memory, shared);
-    else sum_items<1>(call, memory, shared);
+    if (role == 1) sum_items<Shared, 0>(call, memory, shared);
+    else sum_items<Shared, 1>(call, memory, shared);
   }
 }
 

@@ -28,6 +28,10 @@ __device__ __forceinline__ void store_8(uint32_t address, uint2 v) {
 __device__ __forceinline__ void store_4(uint32_t address, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(v) : "memory");
 }
+// Copies 16 aligned bytes to shared memory on their own, past L1; `bytes` 0 stores zeros and reads nothing.
+__device__ __forceinline__ void copy_16(uint32_t target, const void* source, int bytes = 16) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+}
 __device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
