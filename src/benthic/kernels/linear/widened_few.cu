@@ -1,8 +1,8 @@
 // bfloat16 rows times FP8 weights by group, rounded to FP8: what widened.py multiplies, streamed for few rows.
 //
 // Order, as there: from acc = 0, for each 128 of K ascending, acc = fma(d, tile scale, acc), d one chain of eight bf16
-// wgmma over these 128, the codes widened in registers. No d waits for another: while one is formed the codes of the
-// next are widened. Then acc is rounded to bfloat16, and these to e4m3 with a power of two for each 128 outputs.
+// wgmma over these 128, the codes widened in registers. No d waits for another, so two warpgroups form them by turns, two
+// steps each, and the first adds all of them in order. Then acc is rounded to bfloat16, and these to e4m3 with a power of two for each 128 outputs.
 //
 // A block has 64 outputs of one group, the weight's rows on the tensor core's side of 64, and all rows on the other;
 // two blocks are a cluster and share a scale. One warp copies boxes of two steps into a ring by TMA.
@@ -11,7 +11,7 @@
 
 using namespace hopper;
 
-constexpr int SPAN = 2, OUTPUTS = 64, CONSUMERS = 128, THREADS = CONSUMERS + 32, STAGES = 5;
+constexpr int SPAN = 2, OUTPUTS = 64, CONSUMERS = 256, THREADS = CONSUMERS + 32, STAGES = 5, SLOTS = 2;
 
 struct Problem {
   const float* tile_scale;  // [groups, outputs / 128, steps]
@@ -22,8 +22,10 @@ struct Problem {
 
 template <int N> struct Layout {  // of shared memory, N rows of x
   static constexpr int X_BYTES = SPAN * 256 * N, W_BYTES = SPAN * 128 * OUTPUTS;
-  static constexpr int X = STAGES * W_BYTES, MAXIMA = X + STAGES * X_BYTES, FULL = MAXIMA + 8 * N * 4;
-  static constexpr int SCALES = FULL + 16 * STAGES;
+  static constexpr int X = STAGES * W_BYTES, MAXIMA = X + STAGES * X_BYTES, GIVEN = MAXIMA + 8 * N * 4;
+  static constexpr int GIVEN_BYTES = SPAN * N / 2 * 128 * 4;  // of one slot: what the second warpgroup gives to the first
+  static constexpr int FULL = GIVEN + SLOTS * GIVEN_BYTES, GIVEN_FULL = FULL + 16 * STAGES;
+  static constexpr int SCALES = GIVEN_FULL + 16 * SLOTS;
 };
 
 __device__ __forceinline__ void load_codes(uint32_t target, const CUtensorMap& map, int row, int step,
@@ -38,6 +40,9 @@ __device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& ma
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %2, %3, %4}], [%5];"
       ::"r"(target), "l"(&map), "r"(0), "r"(2 * step), "r"(group), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void store_shared(uint32_t target, float value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(target), "f"(value) : "memory");
 }
 __device__ __forceinline__ void store_at(uint32_t target, int rank, int value) {
   asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.s32 [there], %2;\n}"
@@ -143,69 +148,101 @@ template <int N> __device__ __forceinline__ void round_and_store(const Problem& 
     }
 }
 
-template <int N> __device__ __forceinline__ void consume(const Problem& p, uint8_t* shared_bytes) {
+// The products of every second stage: the first warpgroup adds them, the second gives them to the first.
+template <int N> struct Maker {
   using L = Layout<N>;
-  const uint32_t shared = shared_address(shared_bytes), full = shared + L::FULL, empty = full + 8 * STAGES;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, in_eight = lane / 4;
-  const uint32_t codes_at = shared + (16 * warp + in_eight) * 128 + lane % 4 * 2;
-  float* scales = (float*)(shared_bytes + L::SCALES);
-  for (int i = threadIdx.x; i < p.steps; i += CONSUMERS) scales[i] = p.tile_scale[blockIdx.x / 2 * p.steps + i];
-  grid_dependency_wait();
-  named_barrier_sync(1, CONSUMERS);
-  uint32_t a[2][8][4];
-  float acc[N / 2], d[2][N / 2];
+  const uint32_t shared, codes_at;
+  const int lane, in_eight;
+  int stage;
+  uint32_t phase = 0, a[SPAN][8][4];
+  float d[SPAN][N / 2];
+  __device__ Maker(uint32_t shared_, int side, int warp, int lane_)
+      : shared(shared_), codes_at(shared_ + (16 * warp + lane_ / 4) * 128 + lane_ % 4 * 2), lane(lane_),
+        in_eight(lane_ / 4), stage(side) {
 #pragma unroll
-  for (int j = 0; j < N / 2; ++j) acc[j] = d[0][j] = d[1][j] = 0.f;
-  int ready = 0, taken = 0, freed = 0;  // stages of which codes are widened, which are multiplied, which are given back
-  uint32_t phase = 0;
-  auto widen = [&](int half) {
-    if (half == 0) mbarrier_wait(full + 8 * ready, phase);
-    const uint32_t at = codes_at + ready * L::W_BYTES + half * 128 * OUTPUTS;
+    for (int j = 0; j < N / 2; ++j) d[0][j] = d[1][j] = 0.f;
+  }
+  __device__ __forceinline__ void make(int half) {
+    const uint32_t at = codes_at + stage * L::W_BYTES + half * 128 * OUTPUTS;
 #pragma unroll
     for (int k = 0; k < 8; ++k)
 #pragma unroll
       for (int i = 0; i < 4; ++i)  // output g or g + 8; inputs 2t or 2t + 8 of each 16
         a[half][k][i] = widened(at + i % 2 * 1024 + ((k ^ in_eight) << 4) + i / 2 * 8);
-    if (half == 1 && ++ready == STAGES) { ready = 0; phase ^= 1; }
-  };
-  auto issue = [&](int half) {
-    const uint64_t b = wgmma_swizzled(shared + L::X + taken * L::X_BYTES + half * 256 * N);
+    const uint64_t b = wgmma_swizzled(shared + L::X + stage * L::X_BYTES + half * 256 * N);
     wgmma_hold(d[half]);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 8; ++k) product<N>(d[half], a[half][k], b + k / 4 * 8 * N + k % 4 * 2, k > 0);
     wgmma_commit();
-    if (half == 1 && ++taken == STAGES) taken = 0;
-  };
-  auto fold = [&](int half, int step) {
-    wgmma_hold(d[half]);
-    const float scale = scales[step];
-#pragma unroll
-    for (int j = 0; j < N / 2; ++j) acc[j] = __fmaf_rn(d[half][j], scale, acc[j]);
-    if (half == 1) {
-      if (lane == 0) mbarrier_arrive(empty + 8 * freed);
-      if (++freed == STAGES) freed = 0;
-    }
-  };
-  widen(0);
-  for (int step = 0; step < p.steps; step += 4) {
-    issue(0);
-    widen(1);
-    issue(1);
-    wgmma_wait<1>();
-    fold(0, step);
-    widen(0);
-    issue(0);
-    wgmma_wait<1>();
-    fold(1, step + 1);
-    widen(1);
-    issue(1);
-    wgmma_wait<1>();
-    fold(0, step + 2);
-    if (step + 4 < p.steps) widen(0);
-    wgmma_wait<0>();
-    fold(1, step + 3);
   }
+  __device__ __forceinline__ void begin() {
+    mbarrier_wait(shared + L::FULL + 8 * stage, phase);
+    make(0);
+    make(1);
+  }
+  __device__ __forceinline__ void end() {
+    wgmma_wait<0>();
+    wgmma_hold(d[0]);
+    wgmma_hold(d[1]);
+    if (lane == 0) mbarrier_arrive(shared + L::FULL + 8 * (STAGES + stage));
+    stage += 2;
+    if (stage >= STAGES) { stage -= STAGES; phase ^= 1; }
+  }
+};
+
+template <int N> __device__ __forceinline__ void give(const Problem& p, uint32_t shared, int warp, int lane) {
+  using L = Layout<N>;
+  Maker<N> maker(shared, 1, warp, lane);
+  for (int turn = 0; turn < p.steps / 4; ++turn) {
+    const int slot = turn % SLOTS;
+    maker.begin();
+    maker.end();
+    mbarrier_wait(shared + L::GIVEN_FULL + 8 * (SLOTS + slot), turn / SLOTS % 2 ^ 1);
+    const uint32_t target = shared + L::GIVEN + slot * L::GIVEN_BYTES + 4 * (32 * warp + lane);
+#pragma unroll
+    for (int half = 0; half < SPAN; ++half)
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j) store_shared(target + (half * N / 2 + j) * 512, maker.d[half][j]);
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared + L::GIVEN_FULL + 8 * slot);
+  }
+}
+
+template <int N> __device__ __forceinline__ void add(const Problem& p, uint8_t* shared_bytes, int warp, int lane) {
+  using L = Layout<N>;
+  const uint32_t shared = shared_address(shared_bytes);
+  float* scales = (float*)(shared_bytes + L::SCALES);
+  for (int i = threadIdx.x; i < p.steps; i += 128) scales[i] = p.tile_scale[blockIdx.x / 2 * p.steps + i];
+  grid_dependency_wait();
+  named_barrier_sync(1, 128);
+  float acc[N / 2];
+#pragma unroll
+  for (int j = 0; j < N / 2; ++j) acc[j] = 0.f;
+  auto take = [&](int turn) {
+    const int slot = turn % SLOTS;
+    mbarrier_wait(shared + L::GIVEN_FULL + 8 * slot, turn / SLOTS % 2);
+    const uint32_t source = shared + L::GIVEN + slot * L::GIVEN_BYTES + 4 * threadIdx.x;
+#pragma unroll
+    for (int half = 0; half < SPAN; ++half)
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j)
+        acc[j] = __fmaf_rn(load_shared(source + (half * N / 2 + j) * 512), scales[4 * turn + 2 + half], acc[j]);
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(shared + L::GIVEN_FULL + 8 * (SLOTS + slot));
+  };
+  Maker<N> maker(shared, 0, warp, lane);
+  const int turns = p.steps / 4;
+  for (int turn = 0; turn < turns; ++turn) {
+    maker.begin();
+    if (turn) take(turn - 1);
+    maker.end();
+#pragma unroll
+    for (int half = 0; half < SPAN; ++half)
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j) acc[j] = __fmaf_rn(maker.d[half][j], scales[4 * turn + half], acc[j]);
+  }
+  take(turns - 1);
   round_and_store<N>(p, acc, shared + L::MAXIMA);
 }
 
@@ -221,15 +258,18 @@ widened_few(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ C
       mbarrier_init(full + 8 * i, 1);
       mbarrier_init(full + 8 * (STAGES + i), 4);
     }
+    for (int i = 0; i < 2 * SLOTS; ++i) mbarrier_init(shared_address(shared) + Layout<N>::GIVEN_FULL + 8 * i, 4);
     fence_barrier_init();
   }
   __syncthreads();
   cluster_arrive();
   grid_dependency_launch();
-  if (threadIdx.x < CONSUMERS) {
-    consume<N>(p, shared);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp < 4) {
+    add<N>(p, shared, warp, lane);
   } else {
-    if (threadIdx.x == CONSUMERS) produce<N>(x_map, w_map, p, shared_address(shared));
+    if (warp < 8) give<N>(p, shared_address(shared), warp - 4, lane);
+    else if (lane == 0) produce<N>(x_map, w_map, p, shared_address(shared));
     __syncwarp();
     cluster_wait();
     cluster_arrive();
