@@ -66,6 +66,12 @@ __device__ __forceinline__ void prefetch_picks(const Call& call, int number) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(call.picks + (size_t)index * call.num_picks + threadIdx.x * 32));
 }
 
+// Where the pick of a place of a row's list stands; null where `find_key` needs none.
+__device__ __forceinline__ const int* find_pick(const Call& call, const Row& row, int place) {
+  const int entry = place - WINDOW_PLACES;
+  if (call.picks == nullptr || entry < 0 || entry >= row.listed) return nullptr;
+  return call.picks + (size_t)row.place * call.num_picks + entry;
+}
 // What a place of a row's list names: a position in its window, else an entry; -1 for nothing. A pick may name an
 // entry that the row does not see.
 __device__ __forceinline__ int find_key(const Call& call, const Row& row, int place) {
@@ -73,22 +79,32 @@ __device__ __forceinline__ int find_key(const Call& call, const Row& row, int pl
     const int position = row.position - (WINDOW_PLACES - 1) + place;
     return position > row.position - call.window ? max(position, -1) : -1;
   }
-  const int entry = place - WINDOW_PLACES;
-  if (entry >= row.listed) return -1;
-  return call.picks != nullptr ? __ldg(call.picks + (size_t)row.place * call.num_picks + entry) : entry;
+  const int* pick = find_pick(call, row, place);
+  if (pick != nullptr) return __ldg(pick);
+  return place - WINDOW_PLACES < row.listed ? place - WINDOW_PLACES : -1;
 }
-// Where a key lies: slot `start + page * page_size`, nowhere if `start` is below 0. Nothing here waits for `page`.
+// Where a key lies: slot `start + *page * page_size`, nowhere if `start` is below 0. `page`: the low half of an int64.
+struct Address {
+  const int* page;
+  int page_size, start;
+};
+__device__ __forceinline__ Address find_address(const Call& call, const Row& row, bool is_window, int key) {
+  if (key < 0 || (!is_window && key >= row.visible)) return {nullptr, 0, -1};
+  const int page_size = is_window ? call.window_page : call.entry_page, page = (unsigned)key / (unsigned)page_size;
+  const long long* table = is_window ? call.window_table + row.sequence * call.window_pages
+                                     : call.entry_table + row.sequence * call.entry_pages;
+  const int start = (is_window ? 0 : call.entry_base) + key - page * page_size;
+  return {(const int*)(table + page), page_size, start};
+}
+// The same once its page is requested. Nothing here waits for it.
 struct Place {
   int page, page_size, start;
   __device__ __forceinline__ int slot() const { return start < 0 ? -1 : start + page * page_size; }
 };
 __device__ __forceinline__ Place find_place(const Call& call, const Row& row, bool is_window, int key) {
-  if (key < 0 || (!is_window && key >= row.visible)) return {0, 0, -1};
-  const int page_size = is_window ? call.window_page : call.entry_page, page = (unsigned)key / (unsigned)page_size;
-  const long long* table = is_window ? call.window_table + row.sequence * call.window_pages
-                                     : call.entry_table + row.sequence * call.entry_pages;
-  const int start = (is_window ? 0 : call.entry_base) + key - page * page_size;
-  return {__ldg((const int*)(table + page)), page_size, start};  // the low half of an int64
+  const Address address = find_address(call, row, is_window, key);
+  if (address.start < 0) return {0, 0, -1};
+  return {__ldg(address.page), address.page_size, address.start};
 }
 
 // A chunk of a row for 64 heads: what a program of `attend` does at a time.

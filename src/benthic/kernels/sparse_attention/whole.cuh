@@ -16,7 +16,7 @@ struct Shared {
   static constexpr int QUERY = 0, KEYS = 4 * TILE, WEIGHTS = KEYS + 2 * STAGE, RAW = WEIGHTS + 2 * TILE,
                        RAW_SEEN = RAW + 8 * BATCH, UNSEEN = RAW_SEEN + 256, FACTOR = UNSEEN + 512, END = FACTOR + 512,
                        ITEMS = END + 1024, ROWS = ITEMS + 64, FULL = ROWS + 256, EMPTY = FULL + 16, READY = EMPTY + 16,
-                       RAW_FULL = READY + 16, BYTES = RAW_FULL + 64 + 1024;
+                       RAW_FULL = READY + 16, PLACES = RAW_FULL + 64, BYTES = PLACES + 128 * 16 + 1024;
 };
 
 extern __shared__ __align__(1024) uint8_t shared_bytes[];
@@ -103,7 +103,7 @@ __device__ __forceinline__ void widen_rows(uint32_t raw, uint32_t seen, uint32_t
 }
 
 // A producing warp's part: rows 16 * warp .. of every block of this program's items. Raw rows come a block ahead by
-// bulk copies, eight at a time; their slots are found a block earlier, what the list names one more.
+// bulk copies, eight at a time; their pages are asked for a block earlier, what the list names one more.
 __device__ __forceinline__ void bring_items(const Call& call, const Row& first_row, const Item& item, int total,
                                             uint8_t* memory, uint32_t shared) {
   const int warp = (threadIdx.x >> 5) & 3, lane = threadIdx.x & 31;
@@ -118,8 +118,26 @@ __device__ __forceinline__ void bring_items(const Call& call, const Row& first_r
     if (lane == 0) *row = found;
     __syncwarp();
   };
-  auto key = [&] { return find_key(call, *row, block * BLOCK + warp * 16 + (lane & 15)); };
-  auto locate = [&](int found) { return find_place(call, *row, block < WINDOW_PLACES / BLOCK, found); };
+  // This thread's key, its page, the page's size and start: in shared memory, since a value that is on its way to a
+  // register is waited for wherever the register is moved or spilled.
+  const uint32_t places = shared + Shared::PLACES + (threadIdx.x & 127) * 16;
+  auto ask = [&] {
+    const int place = block * BLOCK + warp * 16 + (lane & 15);
+    const int* pick = find_pick(call, *row, place);
+    if (pick != nullptr) copy_4(places, pick);
+    else store_4(places, find_key(call, *row, place));
+  };
+  auto locate = [&] {
+    copy_wait();
+    const Address found = find_address(call, *row, block < WINDOW_PLACES / BLOCK, load_shared_4(places));
+    store_8(places + 8, make_uint2(found.page_size, found.start));
+    if (found.start >= 0) copy_4(places + 4, found.page);
+  };
+  auto slot_of = [&] {
+    copy_wait();
+    const uint2 at = load_shared_8(places + 8);
+    return (int)at.y < 0 ? -1 : (int)(at.y + load_shared_4(places + 4) * at.x);
+  };
   auto step = [&] {
     if (++block < end) return true;
     Row found;
@@ -135,19 +153,26 @@ __device__ __forceinline__ void bring_items(const Call& call, const Row& first_r
     if (is_mine) store_4(raw_seen + lane * 4, is_seen ? ~0u : 0u);
     if (lane == 0) mbarrier_arrive_expect(raw_full + batch * 8, count * Shared::ROW);
     __syncwarp();
-    if (is_seen)
-      bulk_load(raw + lane * Shared::ROW, call.keys + (size_t)slot * call.row_bytes, Shared::ROW, raw_full + batch * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int from = __shfl_sync(~0u, slot, batch * 8 + i);
+      bulk_load_elected(from >= 0, raw + (batch * 8 + i) * Shared::ROW,
+                        call.keys + (size_t)(uint32_t)max(from, 0) * (uint32_t)call.row_bytes, Shared::ROW,
+                        raw_full + batch * 8);
+    }
   };
-  Place next = locate(key());
+  ask();
+  locate();
   bool has_next = step(), has_second = false;
-  int found = has_next ? key() : -1;
-  request(0, next.slot()), request(1, next.slot());
+  if (has_next) ask();
+  const int slot = slot_of();
+  request(0, slot), request(1, slot);
   if (has_next) {
-    next = locate(found);
+    locate();
     has_second = step();
-    found = has_second ? key() : -1;
+    if (has_second) ask();
   }
-  for (int n = 0;; ++n) {  // raw rows: of block n; next: of block n + 1; found: of block n + 2
+  for (int n = 0;; ++n) {  // raw rows are those of block n; of block n + 1 pages are asked for, of n + 2 what is listed
     const int stage = n & 1;
     if (n >= 2) mbarrier_wait(shared + Shared::EMPTY + 8 * stage, (n / 2 - 1) & 1);
 #pragma unroll 1
@@ -157,15 +182,15 @@ __device__ __forceinline__ void bring_items(const Call& call, const Row& first_r
       widen_rows(raw + batch * Shared::BATCH, raw_seen + batch * 32, shared + Shared::UNSEEN + stage * 256 + first * 4,
                  shared + Shared::KEYS + stage * Shared::STAGE + first * 128, lane);
       __syncwarp();
-      if (has_next) request(batch, next.slot());
+      if (has_next) request(batch, slot_of());
     }
     if (lane == 0) mbarrier_arrive(shared + Shared::FULL + 8 * stage);
     if (!has_next) return;
     has_next = has_second;
     if (has_second) {
-      next = locate(found);
+      locate();
       has_second = step();
-      found = has_second ? key() : -1;
+      if (has_second) ask();
     }
   }
 }

@@ -32,6 +32,20 @@ __device__ __forceinline__ void store_4(uint32_t address, uint32_t v) {
 __device__ __forceinline__ void copy_16(uint32_t target, const void* source, int bytes = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
 }
+// `bulk_load` by one lane of a whole warp, if all say so. Where lanes copy each for itself, the compiler writes a loop
+// over lanes.
+__device__ __forceinline__ void bulk_load_elected(bool is_wanted, uint32_t target, const void* source, uint32_t bytes,
+                                                  uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred one;\nelect.sync _|one, 0xffffffff;\nsetp.ne.and.u32 one, %0, 0, one;\n"
+      "@one cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%1], [%2], %3, [%4];\n}"
+      ::"r"((uint32_t)is_wanted), "r"(target), "l"(source), "r"(bytes), "r"(barrier) : "memory");
+}
+__device__ __forceinline__ void copy_4(uint32_t target, const void* source) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(target), "l"(source) : "memory");
+}
+// Until all copies that this thread began are there, for this thread.
+__device__ __forceinline__ void copy_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 __device__ __forceinline__ uint32_t load_shared_4(uint32_t address) {
   uint32_t v;
   asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(address) : "memory");
