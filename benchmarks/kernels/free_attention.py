@@ -17,6 +17,11 @@ from benthic.kernels.sparse_attention import cuda
 
 _FIELD = "  int most_chunks;  // of `most_blocks`\n"
 _NAMED = "  call.most_chunks = "
+_MADE = "  const Call call = call_of(tensors, sizes, scale);\n"
+_CUT = """\
+  call.chunk = each == 0 ? depth : CHUNK_LIMIT;
+  call.most_chunks = (call.most_blocks + CHUNK - 1) / CHUNK;
+"""
 _KEPT = ("constexpr int BLOCK", "static constexpr int STAGES", "//")
 """Starts of lines whose CHUNK is the greatest length and stays a constant."""
 
@@ -28,14 +33,15 @@ def free_library() -> CudaLibrary:
     for source in (*home.glob("*.cuh"), home / "attend.cu"):
         (folder / source.name).write_text(_with_parameter(source.read_text()))
     whole = "".join(path.read_text() for path in sorted(folder.iterdir()))
-    assert whole.count("int chunk;") == whole.count("call.chunk = ") == 1, "the sources have another form now"
+    assert whole.count("int chunk;") == whole.count("each == 0 ? depth : ") == 1, "the sources have another form now"
     assert whole.count("call.chunk") >= 8, "a place that cuts lists was not found"
     return CudaLibrary(folder / "attend.cu")
 
 
 def _with_parameter(text: str) -> str:
     text = text.replace(_FIELD, _FIELD + "  int chunk;\n")
-    text = text.replace(_NAMED, "  call.chunk = each == 0 ? depth : CHUNK_LIMIT;\n" + _NAMED)
+    text = text.replace(_NAMED, "  call.chunk = CHUNK_LIMIT;\n" + _NAMED)
+    text = text.replace(_MADE, _MADE.replace("const ", "") + _CUT)
     lines = [
         line if line.strip().startswith(_KEPT) else re.sub(r"\bCHUNK\b", "call.chunk", line)
         for line in text.split("\n")

@@ -3,6 +3,10 @@
 import sys
 from pathlib import Path
 
+import pytest
+
+from benthic.kernels.cuda_library import has_cuda_compiler
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "kernels"))
 
 from free_attention import free_library
@@ -14,3 +18,10 @@ def test_attentions_sources_still_cut_lists_where_the_free_form_expects_it() -> 
     assert "(row.blocks + call.chunk - 1) / call.chunk" in text
     assert "min(row.blocks - number % most_chunks * call.chunk, call.chunk)" in text
     assert "TABLE = CHUNK * BLOCK * 4" in text, "room for the longest list stays a constant"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(not has_cuda_compiler(), reason="nvcc is not installed")
+def test_attentions_free_form_compiles(tmp_path: Path) -> None:
+    free_library().cubin(tmp_path / "free.cubin")
+    assert (tmp_path / "free.cubin").stat().st_size > 0
