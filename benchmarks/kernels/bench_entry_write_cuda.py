@@ -37,9 +37,8 @@ def cases() -> Iterator[Case]:
             yield _compress(ratio, rows, is_decode=rows in DECODE)
 
 
-def _case(name: str, calls: list[Callable[..., object]], moved: int, *, has_reference: bool) -> Case:
+def _case(name: str, calls: list[Callable[..., object]], moved: int, impls: tuple[Impl, ...] = ("triton",)) -> Case:
     """The reference waits for the host, so it is no part of a graph where slots may be missing."""
-    impls: tuple[Impl, ...] = ("triton", "reference") if has_reference else ("triton",)
     return Case(name, {impl: [partial(call, impl=impl) for call in calls] for impl in impls}, moved)
 
 
@@ -49,7 +48,7 @@ def _write_kv(rows: int) -> Case:
         write_kv_inputs(rows, HALF, rank=RANK, dim=DIM, rope_dim=ROPE, form="v4") for _ in range(num_sets(moved, 40))
     ]
     calls = [partial(write_kv, **given, kv_group=64, linear_scale="ue8m0") for given in sets]
-    return _case(f"write_kv {rows}", calls, moved, has_reference=False)
+    return _case(f"write_kv {rows}", calls, moved)
 
 
 def _query_heads(rows: int) -> Case:
@@ -57,7 +56,7 @@ def _query_heads(rows: int) -> Case:
     shape = {"heads": HEADS, "dim": DIM, "rope_dim": ROPE, "index_heads": INDEX_HEADS, "index_dim": INDEX_DIM}
     sets = [query_heads_inputs(rows, HALF, **shape) for _ in range(num_sets(moved, 40))]
     calls = [partial(query_heads, **given, index_rounding="fp4") for given in sets]
-    return _case(f"query_heads {rows}", calls, moved, has_reference=rows < 32768)
+    return _case(f"query_heads {rows}", calls, moved, ("triton", "reference") if rows < 32768 else ("triton",))
 
 
 def _compress(ratio: int, rows: int, *, is_decode: bool) -> Case:
@@ -67,7 +66,8 @@ def _compress(ratio: int, rows: int, *, is_decode: bool) -> Case:
     # In decode the rows that blocks need come from the ring, and each row is kept there.
     moved = int(blocks * (ratio * width * 4 + 660) + (rows * width * 8 if is_decode else 0))
     calls = [partial(compress_entries, **given) for given, _ in made]
-    return _case(f"compress {ratio} {rows} ({blocks:.0f} blocks)", calls, moved, has_reference=False)
+    impls: tuple[Impl, ...] = ("cuda", "triton") if ratio == 128 else ("triton",)
+    return _case(f"compress {ratio} {rows} ({blocks:.0f} blocks)", calls, moved, impls)
 
 
 def _compression(ratio: int, rows: int, is_decode: bool) -> tuple[dict[str, Any], int]:

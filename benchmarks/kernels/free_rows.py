@@ -118,7 +118,7 @@ def compressor_cases() -> Iterator[Case]:
 
 def _free_compress(given: dict[str, Any], ratio: int, at_once: int) -> None:
     with patch.dict(ROWS_AT_ONCE, {ratio: at_once}):
-        compress_entries(**given)
+        compress_entries(**given, impl="triton")
 
 
 @triton.jit

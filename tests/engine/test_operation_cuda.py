@@ -1,5 +1,6 @@
 """On a GPU: the cache's memory really goes back to the device, and a trace shows the device's kernels."""
 
+import gc
 import gzip
 import json
 import random
@@ -38,6 +39,7 @@ def fill_holes() -> list[torch.Tensor]:
     """Takes what torch has free beside tensors of earlier tests: pools that lay there would free no whole piece of it,
     and only whole pieces go back to the device."""
     taken = []
+    gc.collect()  # engines of earlier tests would leave holes later
     torch.cuda.empty_cache()
     for size in (1 << power for power in range(30, 20, -1)):
         while True:
