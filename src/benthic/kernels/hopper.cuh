@@ -5,6 +5,20 @@
 #include <cuda_runtime.h>
 #include <cstdint>
 
+// Operands of a product's instruction: its registers by number, and the floats that they are.
+#define REGS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define REGS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define REGS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define REGS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define REGS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define REGS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define REGS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define REGS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define FLOATS(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define FLOATS_8(d, i) FLOATS(d, i), FLOATS(d, i + 4)
+#define FLOATS_16(d, i) FLOATS_8(d, i), FLOATS_8(d, i + 8)
+#define FLOATS_64(d, i) FLOATS_16(d, i), FLOATS_16(d, i + 16), FLOATS_16(d, i + 32), FLOATS_16(d, i + 48)
+
 namespace hopper {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
@@ -186,10 +200,10 @@ __device__ __forceinline__ uint64_t wgmma_swizzled(uint32_t address) {
 
 // --- host
 
-// A map of a row-major matrix [rows, columns] for boxes [box_rows, box_columns] laid in 128-byte swizzle; a box's row
-// is 128 bytes. `row_bytes` is a multiple of 16. False if the driver refuses.
-inline bool make_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, uint64_t columns, uint64_t rows,
-                     uint64_t row_bytes, uint32_t box_columns, uint32_t box_rows) {
+// A map of a tensor of `rank` dimensions, the innermost first and contiguous, for boxes laid in 128-byte swizzle; strides
+// in bytes, of the outer dimensions. What lies outside are zeros. False if the driver refuses.
+inline bool make_map(CUtensorMap* map, CUtensorMapDataType type, int rank, const void* base, const cuuint64_t* size,
+                     const cuuint64_t* stride, const cuuint32_t* box) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
                               const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
                               CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
@@ -199,11 +213,19 @@ inline bool make_map(CUtensorMap* map, CUtensorMapDataType type, const void* bas
     cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
     return (Encode)entry;
   }();
-  const cuuint64_t size[2] = {columns, rows}, stride[1] = {row_bytes};
-  const cuuint32_t box[2] = {box_columns, box_rows}, step[2] = {1, 1};
-  return encode && encode(map, type, 2, (void*)base, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  const cuuint32_t step[5] = {1, 1, 1, 1, 1};
+  return encode && encode(map, type, rank, (void*)base, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
                           CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// A map of a row-major matrix [rows, columns] for boxes [box_rows, box_columns] laid in 128-byte swizzle; a box's row
+// is 128 bytes. `row_bytes` is a multiple of 16. False if the driver refuses.
+inline bool make_map(CUtensorMap* map, CUtensorMapDataType type, const void* base, uint64_t columns, uint64_t rows,
+                     uint64_t row_bytes, uint32_t box_columns, uint32_t box_rows) {
+  const cuuint64_t size[2] = {columns, rows}, stride[1] = {row_bytes};
+  const cuuint32_t box[2] = {box_columns, box_rows};
+  return make_map(map, type, 2, base, size, stride, box);
 }
 
 }  // namespace hopper

@@ -141,16 +141,7 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const float (&acc)
       float a = acc[4 * n + 2 * h], b = acc[4 * n + 2 * h + 1];
       const bool has_second = o + 1 < p.outputs;
       if (p.base) { a *= p.base[o]; b *= has_second ? p.base[o + 1] : 0.f; }
-      const size_t place = (size_t)r * p.outputs + o;
-      if (p.is_float) {
-        float* y = (float*)p.y + place;
-        if (is_even) *(float2*)y = make_float2(a, b);
-        else { y[0] = a; if (has_second) y[1] = b; }
-      } else {
-        __nv_bfloat16* y = (__nv_bfloat16*)p.y + place;
-        if (is_even) *(__nv_bfloat162*)y = __floats2bfloat162_rn(a, b);
-        else { y[0] = __float2bfloat16_rn(a); if (has_second) y[1] = __float2bfloat16_rn(b); }
-      }
+      store_pair(p.y, p.is_float, (size_t)r * p.outputs + o, a, b, is_even, has_second);
     }
 }
 
@@ -333,20 +324,9 @@ constexpr int SHARED_LIMIT = 232448, BESIDE_LIMIT = 112 << 10, MOST_STAGES = 16,
 
 // A map of e4m3 [rows, inputs] for boxes of SPAN steps of 128 inputs by box_rows rows.
 bool make_box_map(CUtensorMap* map, const void* data, int inputs, int rows, int box_rows) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static Encode encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    return (Encode)entry;
-  }();
   const cuuint64_t size[3] = {128, (cuuint64_t)rows, (cuuint64_t)inputs / 128}, stride[2] = {(cuuint64_t)inputs, 128};
-  const cuuint32_t box[3] = {128, (cuuint32_t)box_rows, SPAN}, step[3] = {1, 1, 1};
-  return encode && encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, (void*)data, size, stride, box, step,
-                          CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+  const cuuint32_t box[3] = {128, (cuuint32_t)box_rows, SPAN};
+  return make_map(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, data, size, stride, box);
 }
 
 template <class S>

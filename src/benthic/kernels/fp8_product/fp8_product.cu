@@ -261,17 +261,8 @@ __device__ __forceinline__ void store_pairs(const Problem& p, const float (&acc)
       const int r = row + 8 * h, o = output + 8 * n;
       if (r >= end || o >= p.outputs) continue;
       const float a = acc[4 * n + 2 * h], b = acc[4 * n + 2 * h + 1];
-      const size_t place = (size_t)r * p.outputs + o;
       const bool has_second = o + 1 < p.outputs;
-      if (p.is_float) {
-        float* y = (float*)p.y + place;
-        if (is_even) *(float2*)y = make_float2(a, b);
-        else { y[0] = a; if (has_second) y[1] = b; }
-      } else {
-        __nv_bfloat16* y = (__nv_bfloat16*)p.y + place;
-        if (is_even) *(__nv_bfloat162*)y = __floats2bfloat162_rn(a, b);
-        else { y[0] = __float2bfloat16_rn(a); if (has_second) y[1] = __float2bfloat16_rn(b); }
-      }
+      store_pair(p.y, p.is_float, (size_t)r * p.outputs + o, a, b, is_even, has_second);
     }
 }
 

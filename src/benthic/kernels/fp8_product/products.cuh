@@ -1,17 +1,9 @@
 // What both kernels of FP8 products share: the tensor core's products, and how gated values are bounded and rounded.
 #pragma once
-#include <cstdint>
+#include <cuda_bf16.h>
+#include "hopper.cuh"
 
 // --- e4m3 products of 64 rows x N outputs x 32 of K; both operands in shared memory in 128-byte swizzle
-#define REGS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define REGS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define REGS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define REGS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define FLOATS(d, i) \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define FLOATS_16(d, i) FLOATS(d, i), FLOATS(d, i + 4), FLOATS(d, i + 8), FLOATS(d, i + 12)
 #define PRODUCT(N, A, B, P, REGS, ...) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
                "k32.f32.e4m3.e4m3 {" REGS "}, %" #A ", %" #B ", p, 1, 1;\n}" \
@@ -33,6 +25,20 @@ template <int N> __device__ __forceinline__ void product(float (&d)[N / 2], uint
   if constexpr (N == 192)
     PRODUCT(192, 96, 97, 98, REGS_0 ", " REGS_16 ", " REGS_32 ", " REGS_48 ", " REGS_64 ", " REGS_80,
             FLOATS_16(d, 0), FLOATS_16(d, 16), FLOATS_16(d, 32), FLOATS_16(d, 48), FLOATS_16(d, 64), FLOATS_16(d, 80));
+}
+
+// Two neighbouring results of a row, at once where every row begins at an even place; the second may lie outside.
+__device__ __forceinline__ void store_pair(void* results, bool is_float, size_t place, float a, float b, bool is_even,
+                                           bool has_second) {
+  if (is_float) {
+    float* y = (float*)results + place;
+    if (is_even) *(float2*)y = make_float2(a, b);
+    else { y[0] = a; if (has_second) y[1] = b; }
+  } else {
+    __nv_bfloat16* y = (__nv_bfloat16*)results + place;
+    if (is_even) *(__nv_bfloat162*)y = __floats2bfloat162_rn(a, b);
+    else { y[0] = __float2bfloat16_rn(a); if (has_second) y[1] = __float2bfloat16_rn(b); }
+  }
 }
 
 // --- gated values

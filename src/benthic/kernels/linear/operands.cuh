@@ -8,18 +8,6 @@ namespace products {
 
 constexpr int STEP = 64;  // inputs of a stage: 128 bytes a row, the width of the copy engine's swizzle
 
-#define REGS_0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define REGS_16 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define REGS_32 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define REGS_48 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define REGS_64 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define REGS_80 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define REGS_96 "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define REGS_112 "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define FLOATS(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define FLOATS_8(d, i) FLOATS(d, i), FLOATS(d, i + 4)
-#define FLOATS_16(d, i) FLOATS_8(d, i), FLOATS_8(d, i + 8)
-#define FLOATS_64(d, i) FLOATS_16(d, i), FLOATS_16(d, i + 16), FLOATS_16(d, i + 32), FLOATS_16(d, i + 48)
 #define PRODUCT(N, A, B, P, REGS, ...) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
                "k16.f32.bf16.bf16 {" REGS "}, %" #A ", %" #B ", p, 1, 1, 0, 0;\n}" \
@@ -87,32 +75,14 @@ template <typename Y> __device__ __forceinline__ void put_four(Y* y, const float
 
 // --- host
 
-using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*, const cuuint64_t*,
-                            const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-inline Encode encoder() {
-  static const Encode found = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult result;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<Encode>(entry);
-  }();
-  return found;
-}
-
 // Boxes of `box` rows and one step of inputs; rows outside are zeros. Strides in elements.
 inline int describe(CUtensorMap* map, const void* data, long inputs, long rows, long groups, long row, long group,
                     int box) {
   const cuuint64_t sizes[3] = {(cuuint64_t)inputs, (cuuint64_t)rows, (cuuint64_t)groups};
   const cuuint64_t strides[2] = {(cuuint64_t)row * 2, (cuuint64_t)group * 2};
-  const cuuint32_t boxes[3] = {STEP, (cuuint32_t)box, 1}, each[3] = {1, 1, 1};
-  if (!encoder()) return cudaErrorNotSupported;
-  return encoder()(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, const_cast<void*>(data), sizes, strides, boxes, each,
-                   CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE)
-             ? cudaErrorInvalidValue
-             : cudaSuccess;
+  const cuuint32_t boxes[3] = {STEP, (cuuint32_t)box, 1};
+  const bool is_made = hopper::make_map(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, data, sizes, strides, boxes);
+  return is_made ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 struct Operands {

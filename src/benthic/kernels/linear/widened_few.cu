@@ -52,7 +52,6 @@ __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // --- bf16 products of 64 outputs x N rows x 16 of K; weights in registers, rows in shared memory in 128-byte swizzle
-#define FLOATS(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define PRODUCT(N, A0, A1, A2, A3, B, P, REGS, ...) \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #P ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N \
                "k16.f32.bf16.bf16 {" REGS "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, 0;\n}" \
@@ -61,10 +60,7 @@ __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.w
 template <int N> __device__ __forceinline__ void product(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, int adds) {
   if constexpr (N == 8) PRODUCT(8, 4, 5, 6, 7, 8, 9, "%0, %1, %2, %3", FLOATS(d, 0));
   if constexpr (N == 16) PRODUCT(16, 8, 9, 10, 11, 12, 13, "%0, %1, %2, %3, %4, %5, %6, %7", FLOATS(d, 0), FLOATS(d, 4));
-  if constexpr (N == 32)
-    PRODUCT(32, 16, 17, 18, 19, 20, 21,
-            "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15",
-            FLOATS(d, 0), FLOATS(d, 4), FLOATS(d, 8), FLOATS(d, 12));
+  if constexpr (N == 32) PRODUCT(32, 16, 17, 18, 19, 20, 21, REGS_0, FLOATS_16(d, 0));
 }
 
 // Two e4m3 codes as bfloat16: their bits with the exponent 120 too small, which a product puts right, denormals too.
@@ -279,23 +275,6 @@ widened_few(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ C
 
 // --- host
 
-bool make_any_map(CUtensorMap* map, CUtensorMapDataType type, int rank, const void* data, const cuuint64_t* size,
-                  const cuuint64_t* stride, const cuuint32_t* box) {
-  using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,
-                              const cuuint64_t*, const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave,
-                              CUtensorMapSwizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-  static Encode encode = [] {
-    void* entry = nullptr;
-    cudaDriverEntryPointQueryResult found;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault, &found);
-    return (Encode)entry;
-  }();
-  const cuuint32_t step[4] = {1, 1, 1, 1};
-  return encode && encode(map, type, rank, (void*)data, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                          CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                          CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 template <int N>
 int launch(const void* x, const void* w, const Problem& p, long long x_row, long long x_group, cudaStream_t stream) {
   const cuuint64_t inputs = 128ull * p.steps, all = (cuuint64_t)p.groups * p.outputs;
@@ -306,8 +285,8 @@ int launch(const void* x, const void* w, const Problem& p, long long x_row, long
   const cuuint64_t x_stride[3] = {2ull * x_row, 128, 2ull * x_group};
   const cuuint32_t x_box[4] = {64, N, 2 * SPAN, 1};
   CUtensorMap x_map, w_map;
-  if (!make_any_map(&w_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, w, w_size, w_stride, w_box) ||
-      !make_any_map(&x_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x, x_size, x_stride, x_box))
+  if (!make_map(&w_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, w, w_size, w_stride, w_box) ||
+      !make_map(&x_map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, x, x_size, x_stride, x_box))
     return cudaErrorInvalidValue;
   const auto kernel = widened_few<N>;
   const int bytes = Layout<N>::SCALES + 4 * p.steps;
