@@ -54,7 +54,7 @@ def _writes(arguments: tuple[object, ...]) -> bool:
 
 
 def drivers_of(root: Path, kind: str) -> list[Driver]:
-    return [driver for driver in all_drivers(root) if driver.kind == kind and driver.name != "runc"]
+    return [driver for driver in all_drivers(root, warm_clones=1) if driver.kind == kind and driver.name != "runc"]
 
 
 def spec_of(kind: str) -> SandboxSpec:

@@ -22,6 +22,9 @@ def serve(
     url: Annotated[str | None, typer.Option(help="Where the gateway reaches this host.", show_default="listen")] = None,
     max_sandboxes: Annotated[int, typer.Option(help="Alive at once on this host.", min=1)] = 3200,
     is_open: Annotated[bool, typer.Option("--open", help="Gateway: let clients in without a token.")] = False,
+    warm_clones: Annotated[
+        int, typer.Option(min=0, help="Virtual machines of each kind kept ready for the next starts.")
+    ] = 0,
     root: Annotated[Path, typer.Option(help="Where this machine keeps its sandboxes' state.")] = STATE_ROOT,
 ) -> None:
     """Serve sandboxes over HTTP until asked to end; sandboxes live on and are taken over by the next one.
@@ -55,4 +58,4 @@ def serve(
         state_root=folder,
         max_sandboxes=max_sandboxes,
     )
-    asyncio.run(run_agent(host, all_drivers(folder)))
+    asyncio.run(run_agent(host, all_drivers(folder, warm_clones=warm_clones)))

@@ -58,6 +58,7 @@ class Lifecycle:
         if self._has_left:
             self._executor, self._has_left = _sync_threads(), False
         await asyncio.to_thread(self.folders.create)
+        self.starter.open()
         if self._watch is None:
             self._watch = asyncio.create_task(self._watch_all(), name="sandbox watch")
 
@@ -69,6 +70,7 @@ class Lifecycle:
             await asyncio.gather(self._watch, return_exceptions=True)
             self._watch = None
         await asyncio.gather(*self._keyed.values(), *self._burials.values(), return_exceptions=True)
+        await self.starter.leave()
         await asyncio.gather(*(sandbox.leave() for sandbox in self.live.values()))
         for sandbox in self.live.values():
             self.folders.save(replace(sandbox.record, lived_s=sandbox.lifetime.lived(time.time())))

@@ -10,26 +10,32 @@ from benthic.sandbox.drivers.function import FunctionDriver
 from benthic.sandbox.drivers.microvm import microvm_driver
 from benthic.sandbox.drivers.oci_runtime import RUNTIMES
 from benthic.sandbox.drivers.vm import vm_driver
+from benthic.sandbox.drivers.warm import WarmDriver
 from benthic.sandbox.images import Store
+from benthic.sandbox.linux.memory import free_memory_bytes
 from benthic.sandbox.local import STATE_ROOT, LocalHost
 from benthic.sandbox.records import KINDS, ProbeResult
 
 PROBE_S = 120.0
 
 
-def all_drivers(root: Path) -> list[Driver]:
+def all_drivers(root: Path, *, warm_clones: int = 0) -> list[Driver]:
     """Every driver, those of a kind in the order in which they are tried. Nothing is started.
 
     Args:
         root: the state root, whose `store` holds the images.
+        warm_clones: of each kind of virtual machine, kept ready for the next starts by the host that opens them.
     """
     store = Store(root / "store")
+    machines = [microvm_driver(root, store), vm_driver(root, store)]
     return [
         FunctionDriver(root, store),
         *(ContainerDriver(root, store, runtime=runtime) for runtime in RUNTIMES),
         *_over_http(root, store),
-        microvm_driver(root, store),
-        vm_driver(root, store),
+        *(
+            WarmDriver(driver, root, warm_clones, free_memory=free_memory_bytes) if warm_clones else driver
+            for driver in machines
+        ),
     ]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benthic.errors import SandboxError
 from benthic.sandbox.driver import Driver, Machine
+from benthic.sandbox.drivers.warm import WarmDriver
 from benthic.sandbox.errors import GuestLost, NotSupported, StartFailed
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.guest.records import JobSetup
@@ -64,6 +65,18 @@ class Starter:
         self._permits = asyncio.Semaphore(max_starting)
         self._budget_s = budget_s
         self._chosen: dict[str, Driver] = {}
+
+    def open(self) -> None:
+        """Lets drivers keep machines ready, where they do."""
+        for driver in self.drivers:
+            if isinstance(driver, WarmDriver):
+                driver.open()
+
+    async def leave(self) -> None:
+        """Ends the machines that are kept ready."""
+        for driver in self.drivers:
+            if isinstance(driver, WarmDriver):
+                await driver.leave()
 
     def named(self, kind: Kind, name: str) -> Driver | None:
         """The driver of that kind and name."""

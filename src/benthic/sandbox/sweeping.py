@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benthic.errors import SandboxError
 from benthic.sandbox.driver import Driver
-from benthic.sandbox.drivers.trial import is_being_tried
+from benthic.sandbox.drivers.trial import is_passing
 from benthic.sandbox.folders import Folders
 from benthic.sandbox.linux import HomeState
 from benthic.sandbox.records import State
@@ -21,14 +21,14 @@ from benthic.sandbox.records import State
 
 @dataclass(frozen=True, slots=True)
 class WantedHomes:
-    """The homes of sandboxes that live or are being started, and of drivers that are being tried."""
+    """The homes of sandboxes that live or are started, of drivers that are tried, and of machines kept ready."""
 
     folders: Folders
 
     def __contains__(self, home: object) -> bool:
         """As things are now."""
         assert isinstance(home, Path)
-        if is_being_tried(home.name):
+        if is_passing(home.name):
             return True
         try:
             record = self.folders.load(home.name)

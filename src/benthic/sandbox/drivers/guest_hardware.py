@@ -14,6 +14,7 @@ from benthic.sandbox.guest import build_init
 from benthic.sandbox.images import Store, chosen_layers
 from benthic.sandbox.images.derived import derived
 from benthic.sandbox.images.initramfs import BootFile, write_initramfs
+from benthic.sandbox.linux import HomeState
 from benthic.sandbox.records import MIB, SandboxSpec, SnapshotRef
 
 LEAST_MEMORY_BYTES = 64 * MIB
@@ -73,7 +74,12 @@ def saved_shape(hardware: Hardware, digests: Sequence[str]) -> dict[str, Any]:
 
 def owner(home: Path) -> str:
     """Who holds a machine's layers in the store."""
-    return f"{OWNER}{home.name}"
+    return f"{OWNER}{machine_name(home)}"
+
+
+def machine_name(home: Path) -> str:
+    """What a home's process, group and layers are named by: its own name, or that of the home it was woken in."""
+    return str(HomeState(home).load().get("name", home.name))
 
 
 def _archive(store: Store, modules: Sequence[Path]) -> Path:

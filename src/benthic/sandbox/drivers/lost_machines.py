@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from benthic.sandbox.driver import Driver
-from benthic.sandbox.drivers.guest_hardware import OWNER
+from benthic.sandbox.drivers.guest_hardware import OWNER, machine_name
 from benthic.sandbox.drivers.qemu_process import running
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import HomeState, ProcessId
@@ -20,9 +20,11 @@ def machine_homes(
     """
     homes = state_root / "homes"
     names = {name for name, _ in processes}
-    names |= {home.name for home in homes.glob("*") if _made_by(home) == (driver.name, driver.kind)}
     held = {holder.removeprefix(OWNER) for holder in store.owners() if holder.startswith(OWNER)}
-    names |= {name for name in held if not (homes / name).is_dir()}
+    # Looked at last: a machine that is handed over meanwhile is then seen in its new home.
+    at = {machine_name(home): home.name for home in homes.glob("*")}
+    names = {at.get(name, name) for name in names} | {name for name in held if name not in at}
+    names |= {home.name for home in homes.glob("*") if _made_by(home) == (driver.name, driver.kind)}
     return [homes / name for name in sorted(names)]
 
 
@@ -33,7 +35,7 @@ async def end_machine(tag: str, home: Path, *program: str) -> None:
         program: how their names begin, if they are not QEMU's.
     """
     state = HomeState(home).load()
-    ours = [process for name, process in running(tag, *program) if name == home.name]
+    ours = [process for name, process in running(tag, *program) if name == machine_name(home)]
     if "pid" in state:
         ours.append(ProcessId(state["pid"], state["start_ticks"]))
     for process in ours:

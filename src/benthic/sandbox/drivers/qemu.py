@@ -10,7 +10,7 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Container
+from collections.abc import Container, Hashable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from benthic.errors import SandboxError
 from benthic.sandbox.boot import find_kernel
 from benthic.sandbox.drivers.accelerator import Accelerator, kvm_obstacle, tcg
 from benthic.sandbox.drivers.disks import copy_sparse
-from benthic.sandbox.drivers.guest_hardware import collect_hardware, saved_shape
+from benthic.sandbox.drivers.guest_hardware import collect_hardware, machine_name, saved_shape
 from benthic.sandbox.drivers.lost_machines import end_machine, machine_homes
 from benthic.sandbox.drivers.machine_snapshot import read_snapshot
 from benthic.sandbox.drivers.qemu_command import KERNEL_WORDS, PROGRAM, Board, Hardware
@@ -32,7 +32,7 @@ from benthic.sandbox.drivers.templates import EMPTY, FORM, MEMORY, STATE, UPPER,
 from benthic.sandbox.drivers.trial import trial_home
 from benthic.sandbox.errors import StartFailed
 from benthic.sandbox.guest import Guest
-from benthic.sandbox.images import Store
+from benthic.sandbox.images import Store, chosen_layers
 from benthic.sandbox.linux import Cgroup, HomeState, Launch, UidPool, find_hierarchy, group_name, root_tag
 from benthic.sandbox.records import MIB, Kind, Limits, ProbeResult, SandboxSpec, SnapshotRef
 
@@ -85,7 +85,7 @@ class QemuDriver:
             StartFailed: with the stage.
         """
         state = HomeState(home)
-        state.record(driver=self.name, kind=self.kind)
+        state.record(driver=self.name, kind=self.kind, name=home.name)
         try:
             hardware, digests = await self._hardware(spec, home, snapshot)
             hardware = await self._accelerated(hardware, spec.limits)
@@ -105,6 +105,25 @@ class QemuDriver:
         base = Path(state["base"]) if "base" in state else None
         resources = Resources(group=self._group(home), uid=state.get("uid"), shape=state["shape"], base=base)
         return QemuMachine(home, spec, self._store, process, resources)
+
+    async def likeness(self, spec: SandboxSpec) -> Hashable:
+        """See `warm.Clones`."""
+        return await asyncio.to_thread(chosen_layers, self._store, spec.image, spec.layers), spec.limits
+
+    async def hand_over(self, ready: Path, spec: SandboxSpec, home: Path) -> QemuMachine:
+        """See `warm.Clones`. Until the folder is renamed all is the old home's, and from then on all the new one's."""
+        uid = HomeState(ready).load().get("uid")
+        try:
+            if uid is not None:
+                UidPool().move(uid, ready, home)
+            ready.rename(home)
+        except (LookupError, OSError) as error:
+            raise StartFailed(f"a machine that was ready cannot be taken: {error}", stage="hand over") from None
+        machine = await self.adopt(spec, home)
+        if machine is None:
+            await self.remove(home)
+            raise StartFailed("a machine that was ready has ended", stage="hand over")
+        return machine
 
     async def remove(self, home: Path) -> None:
         """See `driver.Driver.remove`."""
@@ -193,7 +212,7 @@ class QemuDriver:
         return QemuMachine(home, spec, self._store, known, resources)
 
     def _group(self, home: Path) -> Cgroup | None:
-        return Cgroup(find_hierarchy(), group_name(home)) if self._has_root else None
+        return Cgroup(find_hierarchy(), group_name(home.with_name(machine_name(home)))) if self._has_root else None
 
 
 async def _wake(home: Path, template: Path) -> None:

@@ -175,7 +175,7 @@ async def remove_resources(
         UidPool().release(home, uid)
     store.release(owner(home))
     if home.is_dir():
-        HomeState(home).record(driver=None, kind=None, pid=None, start_ticks=None, uid=None)
+        HomeState(home).record(driver=None, kind=None, pid=None, start_ticks=None, uid=None, name=None)
 
 
 async def _new_oom_kills(control: Qmp) -> int:

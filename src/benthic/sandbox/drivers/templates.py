@@ -115,7 +115,8 @@ class Templates:
             async with _running(draft, hardware, self.tag) as home:
                 try:
                     guest = await Guest.attach(partial(connect_port, home), timeout_s=BOOT_S)
-                    await _warm(guest)
+                    await run_nothing(guest)
+                    await asyncio.sleep(SETTLE_S)
                 except SandboxError as error:
                     words = f"{error}; console: {await _console(home)}; QEMU: {last_words(home)}"
                     continue
@@ -170,12 +171,11 @@ async def save(home: Path) -> None:
         await control.migrate_to(home / STATE)
 
 
-async def _warm(guest: Guest) -> None:
-    """Runs a command, so that shell and libraries lie in memory already, and lets the kernel clean up after it."""
+async def run_nothing(guest: Guest) -> None:
+    """Runs a command, so that shell and libraries lie in memory already, and what they need is translated."""
     await guest.configure(JobSetup(env=(("PATH", "/usr/bin:/bin"),)))
     await guest.run(_WARM_JOB, Command(argv=("sh", "-c", ":"), timeout_s=BOOT_S))  # an image need not have a shell
     await guest.forget(_WARM_JOB)
-    await asyncio.sleep(SETTLE_S)
 
 
 @asynccontextmanager

@@ -12,20 +12,30 @@ from benthic.sandbox.guest import Guest
 from benthic.sandbox.linux import ProcessId
 from benthic.sandbox.records import Command, ProbeResult, SandboxSpec
 
-_TRIAL = "probe_"
+_TRIAL, _WARM = "probe_", "warm_"
 
 
 def trial_home() -> str:
     """A name for the home of a try, which is kept for as long as this process lives."""
+    return _named(_TRIAL)
+
+
+def warm_home() -> str:
+    """The same for a machine that is woken ahead of its use."""
+    return _named(_WARM)
+
+
+def is_passing(name: str) -> bool:
+    """Whether this is the name of a home that a living process tries a driver in, or keeps a machine ready in."""
+    prefix = next((prefix for prefix in (_TRIAL, _WARM) if name.startswith(prefix)), None)
+    process = None if prefix is None else ProcessId.named(name.removeprefix(prefix))
+    return process is not None and process.is_alive()
+
+
+def _named(prefix: str) -> str:
     process = ProcessId.of(os.getpid())
     assert process is not None
-    return f"{_TRIAL}{process.mark}_{uuid4().hex[:6]}"
-
-
-def is_being_tried(name: str) -> bool:
-    """Whether this is the name of a home that a living process tries a driver in."""
-    process = ProcessId.named(name.removeprefix(_TRIAL)) if name.startswith(_TRIAL) else None
-    return process is not None and process.is_alive()
+    return f"{prefix}{process.mark}_{uuid4().hex[:6]}"
 
 
 async def try_out(driver: Driver, root: Path, describe: Callable[[], Awaitable[str]]) -> ProbeResult:

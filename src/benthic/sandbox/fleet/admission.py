@@ -5,7 +5,7 @@ is kept on disk: after a restart the promises are read from the sandboxes that l
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 from benthic.errors import CapacityError
@@ -23,6 +23,7 @@ class Admission:
         max_waiting: creations that may wait for that.
         min_free_memory_bytes: below this nothing starts.
         free_memory: memory that is free now, in bytes.
+        warm: what the machines are made of that are kept ready: no sandboxes yet, but they take their room.
     """
 
     def __init__(
@@ -33,19 +34,21 @@ class Admission:
         max_waiting: int,
         min_free_memory_bytes: int,
         free_memory: Callable[[], int],
+        warm: Callable[[], Sequence[SandboxSpec]] = tuple,
     ) -> None:
         self.capacity = capacity
         self._max_open = max_starting + max_waiting
         self._min_free_memory_bytes = min_free_memory_bytes
         self._free_memory = free_memory
+        self._warm = warm
         self._turns = asyncio.Semaphore(max_starting)
         self._alive: dict[str, SandboxSpec] = {}
         self._starting: list[SandboxSpec] = []
 
     @property
     def load(self) -> Load:
-        """What is promised now, starts included."""
-        specs = [*self._alive.values(), *self._starting]
+        """What is promised now, starts and machines kept ready included."""
+        specs = [*self._alive.values(), *self._starting, *self._warm()]
         return Load(
             cpus=sum(spec.limits.cpus for spec in specs),
             memory_bytes=sum(spec.limits.memory_bytes for spec in specs),

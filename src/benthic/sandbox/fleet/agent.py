@@ -27,6 +27,7 @@ from benthic.sandbox.fleet.responses import refuse_in_words
 from benthic.sandbox.fleet.status import Capacity, HostStatus, SandboxStatus
 from benthic.sandbox.fleet.terminal import terminal_router
 from benthic.sandbox.host import Host, Rebuilt, SandboxInfo
+from benthic.sandbox.linux.memory import free_memory_bytes, memory_info
 from benthic.sandbox.records import ProbeResult, SandboxSpec, SnapshotRef
 from benthic.sandbox.wire import encode
 
@@ -43,6 +44,7 @@ class Agent:
         free_memory: in bytes, now.
         trajectories: names the folder of the host's trajectories, where hosts share one.
         has: whether a sandbox is this host's own, and not one of those that it shares a folder with.
+        warm: what the machines are made of that are kept ready for the next starts.
         evict: ends what is left here of a sandbox that another host has gone on with.
     """
 
@@ -55,6 +57,7 @@ class Agent:
         free_memory: Callable[[], int] | None = None,
         trajectories: str = "",
         has: Callable[[str], bool] = lambda _: True,
+        warm: Callable[[], Sequence[SandboxSpec]] = tuple,
         evict: Callable[[str], Awaitable[None]] | None = None,
     ) -> None:
         self.host, self.config, self.once = host, config, Once()
@@ -68,7 +71,9 @@ class Agent:
             max_waiting=config.max_waiting,
             min_free_memory_bytes=config.min_free_memory_bytes,
             free_memory=self._free_memory,
+            warm=warm,
         )
+        self._warm = warm
 
     async def create(
         self, spec: SandboxSpec, *, key: str | None = None, snapshot: SnapshotRef | None = None
@@ -122,7 +127,7 @@ class Agent:
         """A heartbeat, from what is true now."""
         infos = [info for info in await self.host.sandboxes() if self._has(info.id)]
         self.admission.observe(infos)
-        self.metrics.show(infos, self.admission.load)
+        self.metrics.show(infos, self.admission.load, self._warm())
         return HostStatus(
             name=self.config.name,
             url=self.config.url or self.config.listen,
@@ -212,16 +217,6 @@ def capacity_of_machine(config: AgentConfig) -> Capacity:
     """What this machine promises at most."""
     return Capacity(
         cpus=(os.cpu_count() or 1) * config.cpu_overcommit,
-        memory_bytes=int(_meminfo("MemTotal") * config.memory_overcommit),
+        memory_bytes=int(memory_info("MemTotal") * config.memory_overcommit),
         num_sandboxes=config.max_sandboxes,
     )
-
-
-def free_memory_bytes() -> int:
-    """Memory that the kernel could give out now without swapping."""
-    return _meminfo("MemAvailable")
-
-
-def _meminfo(name: str) -> int:
-    with open("/proc/meminfo") as lines:
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name + ":"))

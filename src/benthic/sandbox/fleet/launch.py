@@ -15,6 +15,7 @@ from pathlib import Path
 
 from benthic.errors import ConfigError
 from benthic.sandbox.driver import Driver
+from benthic.sandbox.drivers.warm import WarmDriver
 from benthic.sandbox.fleet.agent import Agent, agent_app
 from benthic.sandbox.fleet.config import AgentConfig, GatewayConfig
 from benthic.sandbox.fleet.gateway import Gateway
@@ -44,6 +45,7 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             config,
             trajectories=_identity(host.folders.trajectories),
             has=lambda sandbox_id: host.folders.home(sandbox_id).exists(),
+            warm=lambda: [spec for driver in drivers if isinstance(driver, WarmDriver) for spec in driver.ready],
             evict=lambda sandbox_id: evict(host, sandbox_id),
         )
         probing = asyncio.create_task(_probe(agent, drivers))

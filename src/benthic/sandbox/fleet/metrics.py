@@ -1,12 +1,13 @@
 """What agents and gateways count, in the Prometheus text format, each in a registry of its own."""
 
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from benthic.sandbox.fleet.status import Load
 from benthic.sandbox.host import SandboxInfo
+from benthic.sandbox.records import SandboxSpec
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _PREFIX = "benthic_sandbox_"
@@ -28,15 +29,19 @@ class AgentMetrics:
         self._cpus = Gauge(_PREFIX + "promised_cpus", "Processors promised", registry=registry)
         self._memory = Gauge(_PREFIX + "promised_memory_bytes", "Memory promised", registry=registry)
         self._starting = Gauge(_PREFIX + "starting", "Starts under way or waiting", registry=registry)
+        self._warm = Gauge(_PREFIX + "warm", "Machines kept ready, by kind", ["kind"], registry=registry)
 
-    def show(self, infos: Iterable[SandboxInfo], load: Load) -> None:
-        """These are the sandboxes and the promises now."""
+    def show(self, infos: Iterable[SandboxInfo], load: Load, warm: Sequence[SandboxSpec] = ()) -> None:
+        """These are the sandboxes, the promises and the machines kept ready now."""
         self._alive.clear()
         for (kind, state), number in Tally((info.spec.kind, info.state.value) for info in infos).items():
             self._alive.labels(kind, state).set(number)
         self._cpus.set(load.cpus)
         self._memory.set(load.memory_bytes)
         self._starting.set(load.num_starting)
+        self._warm.clear()
+        for kind, number in Tally(spec.kind for spec in warm).items():
+            self._warm.labels(kind).set(number)
 
     def render(self) -> bytes:
         """The text."""

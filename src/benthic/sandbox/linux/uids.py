@@ -58,6 +58,18 @@ class UidPool:
                 if self._owner(claimed) == owner:
                     self._file(claimed).unlink()
 
+    def move(self, uid: int, home: Path, target: Path) -> None:
+        """Passes a claim on to another home, whose the sandbox is from now on.
+
+        Raises:
+            LookupError: it is not that home's, or another was quicker in between; who claims it has it alone.
+        """
+        if self.owners().get(uid) != home.resolve():
+            raise LookupError(f"host uid {uid} is not claimed for {home}")
+        self._file(uid).unlink()
+        if not self._claim(uid, str(target.resolve())):
+            raise LookupError(f"host uid {uid} was claimed by another sandbox")
+
     def owners(self) -> dict[int, Path]:
         """First uid of each claimed range -> the home it was claimed for."""
         owners = {}
