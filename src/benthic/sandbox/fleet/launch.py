@@ -47,6 +47,7 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             has=lambda sandbox_id: host.folders.home(sandbox_id).exists(),
             warm=lambda: [spec for driver in drivers if isinstance(driver, WarmDriver) for spec in driver.ready],
             evict=lambda sandbox_id: evict(host, sandbox_id),
+            cool=lambda: _cool(drivers),
         )
         probing = asyncio.create_task(_probe(agent, drivers))
         try:
@@ -59,6 +60,12 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
 
 async def _probe(agent: Agent, drivers: Sequence[Driver]) -> None:
     agent.probed(await probe(drivers))
+
+
+async def _cool(drivers: Sequence[Driver]) -> None:
+    for driver in drivers:
+        if isinstance(driver, WarmDriver):
+            await driver.leave()
 
 
 async def evict(host: LocalHost, sandbox_id: str) -> None:
