@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 
@@ -50,6 +51,38 @@ def test_a_layer_is_mounted_while_anybody_uses_it(store: Store) -> None:
     store.release("second")
     assert store.owners() == []
     assert not os.path.ismount(tree)
+
+
+@needs_erofs
+@pytest.mark.parametrize("act", ["unmount", "Path.rmdir", "Path.unlink"])
+def test_a_release_that_death_cuts_short_is_made_good_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    """Before the act and after it: the owner is still listed, or nothing is left."""
+    store = Store(tmp_path / "store", format="erofs")
+    layers = ensure_tiny(store).layers
+    for is_after in (False, True):
+        store.mount("first", layers)
+        with monkeypatch.context() as patch:
+            name = f"benthic.sandbox.images.store.{act}"
+            patch.setattr(name, dying(resolve_name(name), is_after))
+            with pytest.raises(SystemExit):
+                store.release("first")
+        for owner in store.owners():
+            store.release(owner)
+        assert not list((store.root / "mounts").iterdir())
+        assert (store.owners(), list(store._holders.holders(layers[0]))) == ([], [])
+
+
+def dying(act: Callable[..., object], is_after: bool) -> Callable[..., object]:
+    """Death before an act or right after it."""
+
+    def die(*args: object, **options: object) -> object:
+        if is_after:
+            act(*args, **options)
+        raise SystemExit
+
+    return die
 
 
 def test_a_layer_that_only_a_snapshot_keeps_is_there_and_not_mounted(store: Store) -> None:

@@ -323,9 +323,11 @@ class Store:
 
     def release_alone(self, owner: str) -> None:
         """The same for whoever has the store `alone`."""
-        for digest in self._holders.release(owner):
-            if all(holder.startswith(SNAPSHOT) for holder in self._holders.holders(digest)):
+        for digest in self._holders.layers(owner):  # what is held is forgotten last: who dies here, releases again
+            others = (holder for holder in self._holders.holders(digest) if holder != owner)
+            if all(holder.startswith(SNAPSHOT) for holder in others):
                 self._unmounted(digest)
+        self._holders.release(owner)
 
     def _unmounted(self, digest: str) -> None:
         target = self._mount_point(digest)
