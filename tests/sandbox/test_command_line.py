@@ -43,7 +43,12 @@ def test_a_command_that_ends_badly_says_why(tmp_path: Path, words: tuple[str, ..
 def test_a_run_that_is_interrupted_or_whose_terminal_is_closed_leaves_no_sandbox(tmp_path: Path, number: int) -> None:
     require_kind("function")
     asked = (*COMMAND, "run", "--root", str(tmp_path), "--", "sh", "-c", "echo up; sleep 999")
-    with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV) as running:
+    heeded = signal.signal(number, signal.SIG_DFL)  # or a run of these tests under nohup would be passed on
+    try:
+        running = subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV)
+    finally:
+        signal.signal(number, heeded)
+    with running:
         assert running.stdout is not None and running.stdout.readline() == b"up\n"
         running.send_signal(number)
         running.wait(30)

@@ -159,14 +159,17 @@ def test_a_failed_start_names_its_stage_and_leaves_nothing(
 
 
 def test_a_cancelled_start_leaves_nothing(driver: FunctionDriver, tmp_path: Path) -> None:
-    async def cancel() -> None:
+    async def cancel(delay_s: float) -> bool:
         starting = asyncio.create_task(driver.start(SPEC, new_home(tmp_path)))
-        await asyncio.sleep(0.02)
-        starting.cancel()
+        await asyncio.sleep(delay_s)
+        if not starting.cancel():  # it was faster
+            await (await starting).destroy()
+            return False
         with pytest.raises(asyncio.CancelledError):
             await starting
+        return True
 
-    asyncio.run(cancel())
+    assert sum(asyncio.run(cancel(delay_s)) for delay_s in (0.0005, 0.002, 0.005, 0.02)) >= 2
     assert not groups(tmp_path)
 
 
