@@ -25,6 +25,7 @@ def serve(
     warm_clones: Annotated[
         int, typer.Option(min=0, help="Virtual machines of each kind kept ready for the next starts.")
     ] = 0,
+    clear_every: Annotated[float, typer.Option(min=0, help="Seconds between clearings of garbage; 0: never.")] = 3600,
     root: Annotated[Path, typer.Option(help="Where this machine keeps its sandboxes' state.")] = STATE_ROOT,
 ) -> None:
     """Serve sandboxes over HTTP until asked to end; sandboxes live on and are taken over by the next one.
@@ -57,5 +58,6 @@ def serve(
         token=token,
         state_root=folder,
         max_sandboxes=max_sandboxes,
+        clear_every_s=clear_every,
     )
     asyncio.run(run_agent(host, all_drivers(folder, warm_clones=warm_clones)))

@@ -37,6 +37,11 @@ class Garbage:
     doubts: tuple[str, ...] = ()
     """Why something was kept that may be needed by nobody."""
 
+    @property
+    def freed_bytes(self) -> int:
+        """Of the disk, but for trajectories."""
+        return self.blob_bytes + self.store.size_bytes + self.store.derived_bytes
+
 
 @dataclass(slots=True)
 class Needs:

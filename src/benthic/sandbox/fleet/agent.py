@@ -46,7 +46,6 @@ class Agent:
         has: whether a sandbox is this host's own, and not one of those that it shares a folder with.
         warm: what the machines are made of that are kept ready for the next starts.
         evict: ends what is left here of a sandbox that another host has gone on with.
-        cool: ends the machines that are kept ready.
     """
 
     def __init__(
@@ -60,7 +59,6 @@ class Agent:
         has: Callable[[str], bool] = lambda _: True,
         warm: Callable[[], Sequence[SandboxSpec]] = tuple,
         evict: Callable[[str], Awaitable[None]] | None = None,
-        cool: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self.host, self.config, self.once = host, config, Once()
         self.metrics = AgentMetrics()
@@ -75,7 +73,7 @@ class Agent:
             free_memory=self._free_memory,
             warm=warm,
         )
-        self._warm, self.cool = warm, cool
+        self._warm = warm
 
     async def create(
         self, spec: SandboxSpec, *, key: str | None = None, snapshot: SnapshotRef | None = None
@@ -195,8 +193,6 @@ def agent_app(agent: Agent) -> FastAPI:
             beat.cancel()
             await asyncio.gather(beat, return_exceptions=True)
         await agent.once.aclose()
-        if agent.cool is not None:  # here, since the signal that ends the server ends the process right after
-            await agent.cool()
 
     app = FastAPI(title="Benthic sandbox agent", lifespan=lifespan)
     app.include_router(host_router(agent.host, agent, agent.once))

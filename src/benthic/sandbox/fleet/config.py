@@ -40,6 +40,8 @@ class AgentConfig:
     """Promised memory over real memory. `min_free_memory_bytes` is what protects the host."""
     min_free_memory_bytes: int = 512 << 20
     """A host with less memory to spare starts no sandbox."""
+    clear_every_s: float = 3600.0
+    """How often what nothing needs is removed (`clear_garbage`), for which all logs are read; 0: never."""
 
     def __post_init__(self) -> None:
         _check_listen(self.listen)
@@ -50,6 +52,8 @@ class AgentConfig:
         for field in ("heartbeat_s", "max_sandboxes", "max_starting", "cpu_overcommit", "memory_overcommit"):
             if getattr(self, field) <= 0:
                 raise ConfigError(f"{field} ({getattr(self, field)}) must be more than 0")
+        if self.clear_every_s < 0:
+            raise ConfigError(f"clear_every_s ({self.clear_every_s}) must be 0, for never, or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benthic.errors import ConfigError
+from benthic.errors import BenthicError, ConfigError
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.drivers.warm import WarmDriver
 from benthic.sandbox.fleet.agent import Agent, agent_app
@@ -21,6 +21,7 @@ from benthic.sandbox.fleet.config import AgentConfig, GatewayConfig
 from benthic.sandbox.fleet.gateway import Gateway
 from benthic.sandbox.fleet.gateway_routes import gateway_app
 from benthic.sandbox.fleet.serving import serve
+from benthic.sandbox.garbage import lines
 from benthic.sandbox.local import STATE_ROOT, LocalHost
 from benthic.sandbox.probe import probe
 from benthic.telemetry import START
@@ -47,19 +48,36 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             has=lambda sandbox_id: host.folders.home(sandbox_id).exists(),
             warm=lambda: [spec for driver in drivers if isinstance(driver, WarmDriver) for spec in driver.ready],
             evict=lambda sandbox_id: evict(host, sandbox_id),
-            cool=lambda: _cool(drivers),
         )
-        probing = asyncio.create_task(_probe(agent, drivers))
+        chores = [asyncio.create_task(_probe(agent, drivers)), asyncio.create_task(_clear(agent, host))]
         try:
             await serve(agent_app(agent), config.listen)
         finally:
-            probing.cancel()
-            await asyncio.gather(probing, return_exceptions=True)
+            for chore in chores:
+                chore.cancel()
+            await asyncio.gather(*chores, return_exceptions=True)
+            await _cool(drivers)
             await host.leave()
 
 
 async def _probe(agent: Agent, drivers: Sequence[Driver]) -> None:
     agent.probed(await probe(drivers))
+
+
+async def _clear(agent: Agent, host: LocalHost) -> None:
+    """Removes what nothing needs, now and then. What cannot be removed is tried again the next time."""
+    while agent.config.clear_every_s:
+        await asyncio.sleep(agent.config.clear_every_s)
+        try:
+            garbage = await host.clear_garbage()
+        except (BenthicError, OSError) as error:
+            _log.warning("garbage was not cleared: %s", error)
+            continue
+        agent.metrics.cleared.inc(garbage.freed_bytes)
+        if said := lines(garbage):
+            _log.info("garbage is cleared: %s", "; ".join(said))
+        for doubt in garbage.doubts:
+            _log.warning("%s", doubt)
 
 
 async def _cool(drivers: Sequence[Driver]) -> None:

@@ -25,6 +25,7 @@ class AgentMetrics:
         self.starts_failed = Counter(
             _PREFIX + "starts_failed", "Sandboxes that did not come up", ["kind", "stage"], registry=registry
         )
+        self.cleared = Counter(_PREFIX + "cleared_bytes", "Garbage removed", registry=registry)
         self._alive = Gauge(_PREFIX + "alive", "Sandboxes by kind and state", ["kind", "state"], registry=registry)
         self._cpus = Gauge(_PREFIX + "promised_cpus", "Processors promised", registry=registry)
         self._memory = Gauge(_PREFIX + "promised_memory_bytes", "Memory promised", registry=registry)

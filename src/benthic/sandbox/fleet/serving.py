@@ -4,7 +4,10 @@ import asyncio
 import contextlib
 import errno
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -37,7 +40,8 @@ async def serve(app: FastAPI, listen: str) -> None:
     )
     server = uvicorn.Server(config)
     try:
-        await server.serve(sockets=[listener])
+        with _ended_once():
+            await server.serve(sockets=[listener])
     except asyncio.CancelledError:
         config.timeout_graceful_shutdown = 0
         await server.shutdown(sockets=[listener])
@@ -46,6 +50,20 @@ async def serve(app: FastAPI, listen: str) -> None:
         listener.close()
         for connection in list(server.server_state.connections):
             connection.transport.abort()  # whoever waits for an answer asks again elsewhere, at once
+
+
+@contextlib.contextmanager
+def _ended_once() -> Iterator[None]:
+    """uvicorn raises the signal that ended it once more, and what follows must run; a further one is heeded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heeded = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in heeded.items():
+            signal.signal(number, handler)
 
 
 def bind(listen: str) -> socket.socket:
