@@ -1,5 +1,6 @@
 """One try of a driver on this machine: a sandbox is started, runs `true`, and is ended."""
 
+import asyncio
 import os
 import shutil
 import time
@@ -7,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import uuid4
 
-from benthic.sandbox.driver import Driver
+from benthic.sandbox.driver import Driver, Machine
 from benthic.sandbox.guest import Guest
 from benthic.sandbox.linux import ProcessId
 from benthic.sandbox.records import Command, ProbeResult, SandboxSpec
@@ -58,10 +59,20 @@ async def try_out(driver: Driver, root: Path, describe: Callable[[], Awaitable[s
             took_s = time.perf_counter() - began
             detail = await describe()
         finally:
-            await machine.destroy()
+            await _destroyed(machine)
     except Exception as error:  # noqa: BLE001 - the answer of a probe
         return ProbeResult(kind=driver.kind, driver=driver.name, is_working=False, detail=str(error))
     finally:
         shutil.rmtree(home, ignore_errors=True)
     is_working = result.returncode == 0
     return ProbeResult(kind=driver.kind, driver=driver.name, is_working=is_working, detail=detail, start_s=took_s)
+
+
+async def _destroyed(machine: Machine) -> None:
+    """Ends it to the end, also for one who is cancelled meanwhile: half a removal would lose what its home tells."""
+    ending = asyncio.ensure_future(machine.destroy())
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        await asyncio.wait([ending])
+        raise
