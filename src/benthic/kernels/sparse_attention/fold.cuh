@@ -9,8 +9,8 @@ __global__ void __launch_bounds__(256) fold(const __grid_constant__ Call call) {
   const int thread = threadIdx.x & 127, lane = thread & 31, r = (thread >> 5) * 16 + (lane >> 2);
   const int groups = call.heads / 64, number = blockIdx.x, head = number % groups * 64;
   const Row row = find_row(call, number / groups);
+  grid_dependency_wait();  // also where nothing is folded: who waits for this kernel relies on what came before it
   if (row.chunks <= 1) return;
-  grid_dependency_wait();
   const size_t item = (size_t)number * call.most_chunks;
   const float* sums = call.sums + item * 128;
   float m0 = -1e30f, m1 = -1e30f;

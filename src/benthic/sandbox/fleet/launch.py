@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benthic.errors import BenthicError, ConfigError
+from benthic.errors import ConfigError
 from benthic.sandbox.driver import Driver
 from benthic.sandbox.drivers.warm import WarmDriver
 from benthic.sandbox.fleet.agent import Agent, agent_app
@@ -70,8 +70,8 @@ async def _clear(agent: Agent, host: LocalHost) -> None:
         await asyncio.sleep(agent.config.clear_every_s)
         try:
             garbage = await host.clear_garbage()
-        except (BenthicError, OSError) as error:
-            _log.warning("garbage was not cleared: %s", error)
+        except Exception as error:  # noqa: BLE001 - the next time may go well
+            _log.warning("garbage was not cleared: %r", error)
             continue
         agent.metrics.cleared.inc(garbage.freed_bytes)
         if said := lines(garbage):
