@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -91,9 +92,10 @@ def test_new_weights_are_those_of_another_model_from_a_state_dict(llm: LLM) -> N
 
 
 def test_weights_change_in_the_middle_of_an_answer(llm: LLM) -> None:
-    asking = Asking(llm)
+    weights = build_model(seed=2).state_dict()  # beforehand: the answer does not wait for it
+    asking = Asking(llm, replace(GREEDY, max_tokens=200))
     begun(llm)
-    assert llm.update_weights(build_model(seed=2).state_dict(), version=7) == 7
+    assert llm.update_weights(weights, version=7) == 7
     report = asking.answer().report
     assert report is not None and report.weight_versions == (0, 7)
 
