@@ -24,7 +24,7 @@ ARCHITECTURE = "-gencode=arch=compute_90a,code=sm_90a"
 """Hopper with its own instructions (wgmma, setmaxnreg), which sm_90 alone refuses."""
 FLAGS = (ARCHITECTURE, "-O3", "-std=c++17", "-lineinfo")
 HOME = Path(__file__).parent
-HEADERS = (HOME / "hopper.cuh",)
+HEADERS = tuple(sorted(HOME.glob("*.cuh")))
 """What any source may include, beside the headers of its own folder and the standard ones of CUDA."""
 COMPILE_LIMIT_S = 600
 

@@ -155,6 +155,21 @@ cudaError_t launch_early(void (*kernel)(Parameters...), dim3 grid, dim3 block, s
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
+// Launches blocks in clusters of so many; `is_early`: as `launch_early` does.
+template <typename... Parameters, typename... Arguments>
+cudaError_t launch_clusters(void (*kernel)(Parameters...), unsigned cluster, unsigned grid, unsigned block,
+                            size_t shared_bytes, bool is_early, cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {cluster, 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid, config.blockDim = block, config.dynamicSmemBytes = shared_bytes, config.stream = stream;
+  config.attrs = attributes, config.numAttrs = 1 + is_early;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+}
+
 // --- clusters
 
 __device__ __forceinline__ int cluster_rank() {
@@ -165,6 +180,14 @@ __device__ __forceinline__ int cluster_rank() {
 // All threads of the cluster that have not ended; what they wrote to shared memory before is seen after.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+// The same in two halves, which any of a warp's threads may come to by themselves.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+// To the same address in block `rank` of the cluster.
+__device__ __forceinline__ void store_at(uint32_t target, int rank, int value) {
+  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.s32 [there], %2;\n}"
+               ::"r"(target), "r"(rank), "r"(value) : "memory");
 }
 // Arrives at the barrier that stands at the same address in block `rank` of the cluster.
 __device__ __forceinline__ void mbarrier_arrive_at(uint32_t barrier, int rank) {
@@ -200,8 +223,8 @@ __device__ __forceinline__ uint64_t wgmma_swizzled(uint32_t address) {
 
 // --- host
 
-// A map of a tensor of `rank` dimensions, the innermost first and contiguous, for boxes laid in 128-byte swizzle; strides
-// in bytes, of the outer dimensions. What lies outside are zeros. False if the driver refuses.
+// A map of a tensor of `rank` dimensions, the innermost first and contiguous, for boxes laid in 128-byte swizzle;
+// strides in bytes, of the outer dimensions. What lies outside are zeros. False if the driver refuses.
 inline bool make_map(CUtensorMap* map, CUtensorMapDataType type, int rank, const void* base, const cuuint64_t* size,
                      const cuuint64_t* stride, const cuuint32_t* box) {
   using Encode = CUresult (*)(CUtensorMap*, CUtensorMapDataType, cuuint32_t, void*, const cuuint64_t*,

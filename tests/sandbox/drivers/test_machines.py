@@ -13,8 +13,6 @@ from uuid import uuid4
 
 import pytest
 
-from benthic.errors import SandboxError
-from benthic.sandbox.boot import find_kernel
 from benthic.sandbox.drivers.microvm import microvm_driver
 from benthic.sandbox.drivers.qemu import QemuDriver
 from benthic.sandbox.drivers.qemu_machine import QemuMachine
@@ -25,6 +23,7 @@ from benthic.sandbox.guest import Guest, connection
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import UidPool, find_hierarchy, root_tag
 from benthic.sandbox.records import MIB, Command, Limits, Reason, Result, SandboxSpec, SnapshotRef
+from tests.sandbox.kinds import require_kind
 
 LIMITS = Limits(memory_bytes=96 * MIB, disk_bytes=32 * MIB, num_files=500, num_processes=64, file_bytes=16 * MIB)
 DRIVERS = {"microvm": microvm_driver, "vm": vm_driver}
@@ -33,12 +32,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="machines under uids o
 
 @pytest.fixture(scope="module", params=["microvm", pytest.param("vm", marks=pytest.mark.nightly)])
 def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[QemuDriver]:
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("there is no QEMU: install the Debian package qemu-system-x86")
-    try:
-        find_kernel()
-    except SandboxError as error:
-        pytest.skip(str(error))
+    require_kind(request.param)
     root = tmp_path_factory.mktemp("machines")
     (root / "homes").mkdir()
     made = DRIVERS[request.param](root, Store(root / "store"))

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -11,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from benthic.errors import SandboxError
 from benthic.sandbox import LocalHost, Sandbox
-from benthic.sandbox.boot import find_kernel
 from benthic.sandbox.drivers.microvm import microvm_driver
 from benthic.sandbox.drivers.qemu_process import running
 from benthic.sandbox.drivers.warm import WarmDriver
 from benthic.sandbox.images import Store
 from benthic.sandbox.linux import HomeState, ProcessId, UidPool, root_tag
 from benthic.sandbox.records import MIB, Limits, SandboxSpec
+from tests.sandbox.kinds import require_kind
 from tests.sandbox.leftovers import left
 
 SPEC = SandboxSpec(
@@ -33,12 +31,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="machines under uids o
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """One state root for all, since a template takes seconds to boot."""
-    if shutil.which("qemu-system-x86_64") is None:
-        pytest.skip("there is no QEMU: install the Debian package qemu-system-x86")
-    try:
-        find_kernel()
-    except SandboxError as error:
-        pytest.skip(str(error))
+    require_kind("microvm")
     folder = tmp_path_factory.mktemp("warm")
     yield folder
     assert left(folder) == []

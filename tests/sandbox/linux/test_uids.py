@@ -53,3 +53,16 @@ def test_claims_name_their_owner_and_are_swept_when_its_home_is_gone(tmp_path: P
 def test_no_claim_is_ever_the_root_of_the_host(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         UidPool(folder=tmp_path, first=0)
+
+
+def test_a_claim_is_passed_on_whole_and_by_its_owner_alone(tmp_path: Path) -> None:
+    uids, old, new = pool(tmp_path), tmp_path / "old", tmp_path / "new"
+    uid = uids.acquire(old)
+    (tmp_path / "uids" / f".{uid}").symlink_to(tmp_path / "left by one that died")
+    uids.move(uid, old, new)
+    assert uids.owners() == {uid: new}
+    assert [path.name for path in (tmp_path / "uids").iterdir()] == [str(uid)]
+    with pytest.raises(LookupError, match="is not claimed for"):
+        uids.move(uid, old, new)
+    uids.release(new, uid)
+    assert uids.owners() == {}

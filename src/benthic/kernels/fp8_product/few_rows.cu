@@ -30,15 +30,6 @@ __device__ __forceinline__ void box_load(uint32_t target, const CUtensorMap& map
       ::"r"(target), "l"(&map), "r"(0), "r"(row), "r"(step), "r"(barrier), "l"(policy) : "memory");
 }
 
-// --- the cluster in two halves, and maxima for its other blocks
-
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-__device__ __forceinline__ void store_at(uint32_t target, int rank, int value) {
-  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.s32 [there], %2;\n}"
-               ::"r"(target), "r"(rank), "r"(value) : "memory");
-}
-
 struct Problem {
   const float* row_scale;   // [rows, steps]
   const float* tile_scale;  // [ceil(outputs / 128), steps] or null
@@ -348,19 +339,7 @@ int launch(const void* x, const void* w, Problem p, int programs, bool is_early,
   const auto kernel = few_rows<S>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_LIMIT);
   if (error) return error;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {S::CLUSTER, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = S::THREADS;
-  config.dynamicSmemBytes = Layout(p, S::N).bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 1 + is_early;
-  return cudaLaunchKernelEx(&config, kernel, x_map, w_map, p);
+  return launch_clusters(kernel, S::CLUSTER, grid, S::THREADS, Layout(p, S::N).bytes, is_early, stream, x_map, w_map, p);
 }
 
 Problem problem(const void* row_scale, const void* tile_scale, const void* base, void* y, int rows, int outputs,

@@ -604,19 +604,8 @@ int launch(const void* x, const void* w, Problem p, int programs, bool is_early,
   const auto kernel = fp8_product<S>;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_LIMIT);
   if (error) return error;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {S::CLUSTER, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = programs / S::CLUSTER * S::CLUSTER;
-  config.blockDim = S::THREADS;
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 1 + is_early;
-  return cudaLaunchKernelEx(&config, kernel, x_map, w_map, y_map, p);
+  const int grid = programs / S::CLUSTER * S::CLUSTER;
+  return launch_clusters(kernel, S::CLUSTER, grid, S::THREADS, bytes, is_early, stream, x_map, w_map, y_map, p);
 }
 
 Problem problem(const void* row_scale, const void* tile_scale, const void* base, const void* ends, void* y, int rows,

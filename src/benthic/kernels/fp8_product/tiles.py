@@ -66,4 +66,5 @@ FEW_SCALES = 8192
 
 def is_few(rows: int, outputs: int, inputs: int, groups: int = 1) -> bool:
     """Whether few_rows.cu multiplies; for gated products `outputs` do not matter."""
-    return groups == 1 and rows <= FEW_ROWS and outputs <= FEW_OUTPUTS and rows * (inputs // 128 + 8) <= FEW_SCALES
+    scales = -(-rows // 8) * 8 * (inputs // 128 + 8)
+    return groups == 1 and rows <= FEW_ROWS and outputs <= FEW_OUTPUTS and scales <= FEW_SCALES

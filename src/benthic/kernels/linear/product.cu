@@ -185,18 +185,9 @@ int launch(const Operands& o, const Shape& s, int processors, cudaStream_t strea
   if (int error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, BYTES)) return error;
   const int tiles = s.groups * ((s.rows + N - 1) / N) * ((s.outputs + Size::OUTPUTS - 1) / Size::OUTPUTS);
   const int resident = BYTES <= 113 * 1024 ? 2 : 1;
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = MODE == SPREAD ? s.segments / EACH : 1;
-  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(MODE == SPREAD ? tiles * (s.segments / EACH) : min(tiles, processors * resident));
-  config.blockDim = dim3(THREADS);
-  config.dynamicSmemBytes = BYTES;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, w_map, x_map, static_cast<Y*>(o.y), s);
+  const int cluster = MODE == SPREAD ? s.segments / EACH : 1;
+  const int grid = MODE == SPREAD ? tiles * cluster : min(tiles, processors * resident);
+  return launch_clusters(kernel, cluster, grid, THREADS, BYTES, false, stream, w_map, x_map, static_cast<Y*>(o.y), s);
 }
 
 template <int EACH, typename Y>

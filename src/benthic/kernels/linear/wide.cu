@@ -326,17 +326,8 @@ int launch(const Operands& o, const Shape& s, int processors, cudaStream_t strea
   // Every time: the limit is a device's, and a process may have several.
   if (int error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, F::BYTES)) return error;
   const int clusters = MODE == HALVES ? num_tiles<F>(s) : min(num_tiles<F>(s), processors / CLUSTER);
-  cudaLaunchAttribute cluster;
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = CLUSTER, cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(clusters * CLUSTER);
-  config.blockDim = dim3(THREADS);
-  config.dynamicSmemBytes = F::BYTES;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, w_map, x_map, static_cast<Y*>(o.y), s);
+  return launch_clusters(kernel, CLUSTER, clusters * CLUSTER, THREADS, F::BYTES, false, stream, w_map, x_map,
+                         static_cast<Y*>(o.y), s);
 }
 
 template <typename Y>

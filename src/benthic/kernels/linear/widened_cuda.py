@@ -18,7 +18,7 @@ MOST_ROWS = 32
 
 def takes(x: Tensor, weight: Fp8Weight) -> bool:
     """Whether the kernel reads rows [R, G, I] and weights [G, O, I]: some, not many, bfloat16, 16-byte aligned."""
-    aligned = x.stride(2) == 1 and x.data_ptr() % 16 == 0 and all(step % 8 == 0 for step in x.stride()[:2])
+    aligned = x.stride(2) == 1 and x.data_ptr() % 16 == 0 and all(step > 0 and step % 8 == 0 for step in x.stride()[:2])
     whole = weight.shape[1] % GROUP == 0 and weight.shape[2] % (4 * GROUP) == 0
     return x.dtype is torch.bfloat16 and 0 < x.shape[0] <= MOST_ROWS and aligned and whole
 

@@ -1,13 +1,15 @@
 // bfloat16 rows times FP8 weights by group, rounded to FP8: what widened.py multiplies, streamed for few rows.
 //
 // Order, as there: from acc = 0, for each 128 of K ascending, acc = fma(d, tile scale, acc), d one chain of eight bf16
-// wgmma over these 128, the codes widened in registers. No d waits for another, so two warpgroups form them by turns, two
-// steps each, and the first adds all of them in order. Then acc is rounded to bfloat16, and these to e4m3 with a power of two for each 128 outputs.
+// wgmma over these 128, the codes widened in registers. No d waits for another, so two warpgroups form them by turns,
+// two steps each, and the first adds all of them in order. Then acc is rounded to bfloat16, and these to e4m3 with a
+// power of two for each 128 outputs.
 //
 // A block has 64 outputs of one group, the weight's rows on the tensor core's side of 64, and all rows on the other;
 // two blocks are a cluster and share a scale. One warp copies boxes of two steps into a ring by TMA.
 #include <cuda_bf16.h>
 #include "hopper.cuh"
+#include "rounding.cuh"
 
 using namespace hopper;
 
@@ -44,12 +46,6 @@ __device__ __forceinline__ void load_rows(uint32_t target, const CUtensorMap& ma
 __device__ __forceinline__ void store_shared(uint32_t target, float value) {
   asm volatile("st.shared.f32 [%0], %1;" ::"r"(target), "f"(value) : "memory");
 }
-__device__ __forceinline__ void store_at(uint32_t target, int rank, int value) {
-  asm volatile("{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\nst.shared::cluster.s32 [there], %2;\n}"
-               ::"r"(target), "r"(rank), "r"(value) : "memory");
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
 // --- bf16 products of 64 outputs x N rows x 16 of K; weights in registers, rows in shared memory in 128-byte swizzle
 #define PRODUCT(N, A0, A1, A2, A3, B, P, REGS, ...) \
@@ -72,13 +68,6 @@ __device__ __forceinline__ uint32_t widened(uint32_t address) {
   uint32_t value;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(value) : "r"(bits), "r"(0x7B807B80));
   return value;
-}
-
-// 2^ceil(log2(amax / 448)) by its bits, as quantize_rows has it; NaN where a value is not finite.
-__device__ __forceinline__ float power_of_two_scale(int amax_bits) {
-  if (amax_bits >= 0x7F800000) return __int_as_float(0x7FFFFFFF);
-  const uint32_t bits = __float_as_uint(fmaxf(__int_as_float(amax_bits), 1e-4f) * (1.f / 448.f));
-  return __uint_as_float(((bits >> 23) + ((bits & 0x7FFFFF) != 0)) << 23);
 }
 
 template <int N>
@@ -292,19 +281,7 @@ int launch(const void* x, const void* w, const Problem& p, long long x_row, long
   const int bytes = Layout<N>::SCALES + 4 * p.steps;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (error) return error;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {2, 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = (unsigned)(all / OUTPUTS);
-  config.blockDim = THREADS;
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = 2;
-  return cudaLaunchKernelEx(&config, kernel, x_map, w_map, p);
+  return launch_clusters(kernel, 2, all / OUTPUTS, THREADS, bytes, true, stream, x_map, w_map, p);
 }
 
 // x bfloat16 [rows, groups, inputs] of unit stride, its other strides multiples of 8 numbers; up to 32 rows; inputs a

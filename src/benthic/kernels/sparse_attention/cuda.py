@@ -1,7 +1,7 @@
 """Attention over packed V4 keys on Hopper, by the CUDA kernels of attend.cu: the call, its sizes and its schedule.
 
 A row's list is its window by place and then its entries or picks: see the source for the one order of its sums. Which
-schedule runs is a matter of speed alone: both give the same bits.
+schedule runs is a matter of speed alone: all give the same bits.
 """
 
 import ctypes

@@ -56,7 +56,6 @@ async def run_agent(config: AgentConfig, drivers: Sequence[Driver]) -> None:
             for chore in chores:
                 chore.cancel()
             await asyncio.gather(*chores, return_exceptions=True)
-            await _cool(drivers)
             await host.leave()
 
 
@@ -78,12 +77,6 @@ async def _clear(agent: Agent, host: LocalHost) -> None:
             _log.info("garbage is cleared: %s", "; ".join(said))
         for doubt in garbage.doubts:
             _log.warning("%s", doubt)
-
-
-async def _cool(drivers: Sequence[Driver]) -> None:
-    for driver in drivers:
-        if isinstance(driver, WarmDriver):
-            await driver.leave()
 
 
 async def evict(host: LocalHost, sandbox_id: str) -> None:

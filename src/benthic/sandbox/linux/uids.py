@@ -59,16 +59,17 @@ class UidPool:
                     self._file(claimed).unlink()
 
     def move(self, uid: int, home: Path, target: Path) -> None:
-        """Passes a claim on to another home, whose the sandbox is from now on.
+        """Passes a claim on to another home, whose the sandbox is from now on; nobody else can claim it in between.
 
         Raises:
-            LookupError: it is not that home's, or another was quicker in between; who claims it has it alone.
+            LookupError: it is not that home's.
         """
         if self.owners().get(uid) != home.resolve():
             raise LookupError(f"host uid {uid} is not claimed for {home}")
-        self._file(uid).unlink()
-        if not self._claim(uid, str(target.resolve())):
-            raise LookupError(f"host uid {uid} was claimed by another sandbox")
+        draft = self.folder / f".{uid}"
+        draft.unlink(missing_ok=True)  # of one who died right here
+        draft.symlink_to(target.resolve())
+        draft.replace(self._file(uid))
 
     def owners(self) -> dict[int, Path]:
         """First uid of each claimed range -> the home it was claimed for."""
